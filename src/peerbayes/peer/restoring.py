@@ -28,6 +28,7 @@ from peerbayes.errors import PeerbayesError, PeerError
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity import keys
 from peerbayes.peer.identity.roster import Roster
+from peerbayes.peer.learning import kept_rows
 from peerbayes.peer.protocol.session import idle_session
 from peerbayes.peer.protocol.wire import Process
 from peerbayes.peer.runs.book import Runs
@@ -98,6 +99,7 @@ def restore(path: Path, folder: Path, passphrase: str | None = None, heard: Hear
             _restore_run(home, backup, where, heard, done)
         _fill_in(home, backup, done)
         if 1 in done.given_up or (_has_log(folder) and not (folder / STATE).exists()):
+            kept_rows.forget(home)
             (folder / RESERVED).unlink(missing_ok=True)  # what was reserved counts as released
         (folder / IN_PART).unlink()
         if not home.key_path.exists():

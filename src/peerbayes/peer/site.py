@@ -20,7 +20,7 @@ from peerbayes.errors import IdentityError, NeedsPerson, PeerbayesError, Refused
 from peerbayes.peer import service, tasks
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.inspection import exposure
-from peerbayes.peer.learning.held_out import Table
+from peerbayes.peer.learning.kept_rows import RunRows
 from peerbayes.peer.models.card import recorded
 from peerbayes.peer.models.history import History, Version
 from peerbayes.peer.protocol import connections
@@ -266,9 +266,19 @@ class Site:
                 return
             share = None
             if schedule.new_rows is not None:
-                latest = max((entry.number for entry in entries if entry.state == "done"), default=1)
-                home = self.home.of_run(latest)
-                share = await asyncio.to_thread(self._rows.share, lambda: service.tables_of(home.load())[0])
+                done = [entry.number for entry in entries if entry.state == "done"]
+                home = self.home.of_run(max(done, default=1))
+                share = await asyncio.to_thread(
+                    self._rows.share, done, lambda: service.tables_of(home.load())[0]
+                )
+                if share is None and done:
+                    self._once(
+                        "rows of no run",
+                        lambda: log.warning(
+                            "which rows are new is not known: no run that ended here remembered its rows. The next one "
+                            "does; until then, only `every` proposes a run"
+                        ),
+                    )
             zone = datetime.now().astimezone().tzinfo
             now = datetime.fromtimestamp(self.clock(), zone)
             if reason := schedule.due(datetime.fromtimestamp(began, zone), now, share):
@@ -351,10 +361,10 @@ class Site:
         home = await asyncio.to_thread(self.runs.prepare, active.entry)
         peer = await asyncio.to_thread(home.load)
         await asyncio.to_thread(refuse_broken, home.state_path, home.audit_path)
-        (frame, labels), away = await asyncio.to_thread(service.tables_of, peer)
+        run_rows = await asyncio.to_thread(service.rows_of_run, home, peer)
         await asyncio.to_thread(self._reserve, home, peer)
         try:
-            return await self._learn(active, home, peer, (frame, labels), away)
+            return await self._learn(active, home, peer, run_rows)
         except Exception:
             give_back(home, peer)
             raise
@@ -365,13 +375,8 @@ class Site:
             raise NeedsPerson(f"{problem}; with an epsilon, nothing is sent before")
         reserve(home, peer)
 
-    async def _learn(
-        self, active: ActiveRun, home: Home, peer: Peer, rows: Table, away: Table | None
-    ) -> RunningPeer:
-        number, (frame, labels) = active.entry.number, rows
-        schedule = await asyncio.to_thread(Schedule.read, self.home.folder / SCHEDULE)
-        if schedule is not None and schedule.new_rows is not None:
-            await asyncio.to_thread(self._rows.remember, frame, labels)
+    async def _learn(self, active: ActiveRun, home: Home, peer: Peer, run_rows: RunRows) -> RunningPeer:
+        number, (frame, labels) = active.entry.number, run_rows.rows
         earlier = await asyncio.to_thread(self.runs.earlier, active.entry)
         store = await service.opened_store(home, None)
         journal, audit = Journal(store), AuditLog(home.audit_path)
@@ -379,10 +384,11 @@ class Site:
         transport = self.router.view(peer.roster.run, peer.terms.limits.message_bytes)
         running_peer = RunningPeer(
             Membership(peer.name, peer.terms, peer.roster, self.session.signed), frame, labels, store, transport, audit,
-            model=home.model_path, newer=self._newer, on_event=journal, linger=self.linger, away=away,
+            model=home.model_path, newer=self._newer, on_event=journal, linger=self.linger, away=run_rows.away,
             renewals=lambda session: self.renewals,
             share_figures=peer.settings.share_figures, earlier=earlier,
             record=lambda **facts: self._record(active.entry, home, facts),
+            claimed=lambda: service.claimed(home, run_rows),
         )  # fmt: skip
         if store.last() is None:  # once a run, before anything leaves
             for alarm in exposure(peer, labels).alarms():

@@ -30,6 +30,7 @@ from peerbayes.errors import IdentityError, NeedsPerson, PeerbayesError, TermsEr
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.agreement.warm import EarlierModel
 from peerbayes.peer.identity.roster import Roster, RunRoster
+from peerbayes.peer.learning import kept_rows
 from peerbayes.peer.learning.masks import refuse_small, refuse_thin
 from peerbayes.peer.runs.consent import FILE as CONSENT
 from peerbayes.peer.runs.consent import Approved, Consent
@@ -286,6 +287,8 @@ class Runs:
         """Record how a run ended here."""
         path = self.home.of_run(number).outcome_path
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if state != "failed":  # which is tried again
+            kept_rows.forget(self.home.of_run(number))
         content = {"state": state, "sentence": sentence[:2000], "at": self.clock()}
         files.write(path, files.as_json(content).encode())
 

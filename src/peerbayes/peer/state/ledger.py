@@ -376,11 +376,13 @@ def refuse_overspent(home: Home, peer: Peer) -> None:
                 "of them without noise: no epsilon holds for them. Without require.epsilon this peer runs"
             )
         before, total_epsilon = in_all(home, promise, min(limit.delta, promise.delta))
-        is_alone = limit.is_own and not before and not reserved(home)  # then it is within what was required
+        others = reserved(home)
+        is_alone = limit.is_own and not before and not others  # then it is within what was required
+        further = ", with what others may still spend" if others else ""
         if total_epsilon > limit.epsilon * (1 + 1e-9) and not is_alone:
             raise NeedsPerson(
                 f"other runs of {home.folder} have spent epsilon = {before:.4g} on "
-                f"these rows, or may spend it, and this one would make it {total_epsilon:.4g}; {limit.where} allows "
+                f"these rows, and this one would make it {total_epsilon:.4g}{further}; {limit.where} allows "
                 f"{limit.epsilon:g} in all. "
                 "Raise require.epsilon if that is acceptable; rows of other people belong in another folder"
             )
