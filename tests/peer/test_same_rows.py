@@ -20,6 +20,7 @@ from peerbayes.errors import NeedsPerson, PeerError
 from peerbayes.peer import service
 from peerbayes.peer.learning.releases import Release
 from peerbayes.peer.loopback import Loopback
+from peerbayes.peer.models.history import History
 from peerbayes.peer.restoring import restore
 from peerbayes.peer.runs import Runs
 from peerbayes.peer.state import backup, ledger, same_rows
@@ -75,6 +76,7 @@ def test_of_two_networks_in_one_process_over_the_same_rows_one_runs(tmp_path, re
     assert not refused.state_path.exists() and not refused.audit_path.exists(), "nothing left this machine"
     assert not (refused.records / RESERVED).exists(), "and nothing is kept for it"
     assert spent_on(ran) == pytest.approx(spent_on(refused)) and 3.5 < spent_on(ran) <= EACH
+    assert History(ran.folder).version(1).on_rows["epsilon"] == spent_on(ran), "as its card says"
 
 
 def test_of_two_processes_over_the_same_rows_one_runs(tmp_path):
@@ -90,6 +92,7 @@ def test_of_two_processes_over_the_same_rows_one_runs(tmp_path):
     assert "allows 5 in all" in refused.log_path.read_text()
     assert not refused.state_path.exists() and not refused.audit_path.exists()
     assert 3.5 < spent_on(ran) <= EACH
+    assert History(ran.folder).version(1).on_rows["epsilon"] == spent_on(ran), "as its card says"
 
 
 BEFORE_ANYTHING = "service.opened_store = kill"  # all is checked and reserved, and nothing was computed

@@ -1,17 +1,23 @@
 """Sites in this process, over sockets: all runs of some folders, until something is true of them."""
 
 import asyncio
+import contextlib
 
 from peerbayes.peer.runs import Runs
 from peerbayes.peer.site import Site, serve_all
+from peerbayes.peer.state.disk import lock
 from shared.commands import HANG
 
 
-def served(homes, until, **more):
+def served(homes, until):
     """Serve folders in one process until something is true of them; then all stop, as by SIGTERM."""
 
     async def serve():
-        work = asyncio.ensure_future(serve_all([Site(home, 0.0, **more) for home in homes]))
+        with contextlib.ExitStack() as held:
+            sites = [Site(home, 0.0, held.enter_context(lock(home))) for home in homes]
+            await at_work(asyncio.ensure_future(serve_all(sites)))
+
+    async def at_work(work):
         try:
             async with asyncio.timeout(HANG):
                 while not until():

@@ -10,7 +10,7 @@ import logging
 import signal
 import sqlite3
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,8 @@ from peerbayes.peer.learning import kept_rows
 from peerbayes.peer.learning.held_out import Table, held_out, split_key
 from peerbayes.peer.learning.kept_rows import RunRows, erased_so_far
 from peerbayes.peer.learning.verdict import Verdict
+from peerbayes.peer.models.card import recorded
+from peerbayes.peer.models.history import History
 from peerbayes.peer.protocol import connections
 from peerbayes.peer.protocol.connections import Spare
 from peerbayes.peer.protocol.renewals import Renewals
@@ -37,7 +39,7 @@ from peerbayes.peer.runs.new_rows import remember
 from peerbayes.peer.state.audit_log import LEFT, AuditLog, Log, Tail
 from peerbayes.peer.state.disk import WAITING, Lock, Room, is_scarce, lock, running
 from peerbayes.peer.state.folder import Home, Peer
-from peerbayes.peer.state.ledger import RESERVED, give_back, refuse_broken, reserve
+from peerbayes.peer.state.ledger import RESERVED, give_back, on_rows, refuse_broken, reserve
 from peerbayes.peer.state.store import NoState, Store
 from peerbayes.peer.status import LINES, UNREACHED, Journal, warnings_of
 from peerbayes.peer.tasks import BackgroundTasks, TaskFailed
@@ -97,6 +99,11 @@ def claimed(home: Home, run_rows: RunRows) -> None:
     remember(home, *run_rows.rows)
 
 
+def on_rows_of(home: Home, facts: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what all runs over the rows have spent, where this one, by its facts, spends anything."""
+    return None if facts["privacy"] is None else on_rows(home, facts["privacy"]["delta"])
+
+
 @dataclass(frozen=True)
 class Stopped:
     """How a run ended."""
@@ -133,6 +140,7 @@ async def serve(home: Home, linger: float, process_lock: Lock | None = None) -> 
         linger=linger, away=away, renewals=renewals,
         share_figures=peer.settings.share_figures,
         claimed=lambda: claimed(home, run_rows),
+        record=lambda **facts: recorded(History(home.folder), on_rows=on_rows_of(home, facts), **facts),
     )  # fmt: skip
     if store.last() is None:  # once a run, before anything leaves
         for alarm in exposure(peer, labels).alarms():

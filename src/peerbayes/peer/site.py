@@ -318,6 +318,8 @@ class Site:
 
         task = asyncio.create_task(labelled(), name=f"run {number}")
         self.active[number] = ActiveRun(entry, "", task)
+        if number == 1 and self.process_lock is not None:
+            self.process_lock.tell("starting")  # from here on it writes the file that applications read
         task.add_done_callback(lambda _: self._ended(number))
 
     def _ended(self, number: int) -> None:
@@ -425,6 +427,11 @@ class Site:
             **facts,
             run_number=entry.number,
             approved=approved,
+            approvals=tuple(
+                {"name": name, "at": entry.decisions[name].at, "by": entry.decisions[name].by}
+                for name in sorted(entry.approved)
+            ),
+            on_rows=service.on_rows_of(home, facts),
         )
         if version is not None and own_file:
             good = version.verdict is None or version.verdict.get("good")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from peerbayes.data import files
-from peerbayes.errors import BrokenRecord, NeedsPerson, PeerError
+from peerbayes.errors import BrokenRecord, NeedsPerson, PeerbayesError, PeerError
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.learning.releases import rounds_in
 from peerbayes.peer.state.audit_log import LEFT, RELEASE, AuditLog, Delivery, Log, OfState, Position, Tail
@@ -337,6 +337,15 @@ def spent(home: Home, peer: Peer) -> dict[str, Any] | None:
         "in_all": epsilon_of(before, promise.delta, planned_cost(promise)),
         "allowed": peer.settings.require.get("epsilon"),
     }  # fmt: skip
+
+
+def on_rows(home: Home, delta: float) -> dict[str, Any] | None:
+    """Return ε of all releases over the rows of a folder so far; None where they cannot be counted."""
+    try:
+        ledger = [*earlier(home), *current(home)]
+    except PeerbayesError:
+        return None
+    return {"epsilon": epsilon_of(ledger, delta), "delta": delta, "releases": len(ledger)}
 
 
 def in_all(home: Home, promise: Privacy, delta: float | None = None) -> tuple[float, float]:
