@@ -195,6 +195,30 @@ def test_models_change_while_a_site_serves_but_not_while_a_run_writes_over_them(
         assert "version 2 now" in peerbayes("model", "use", 2, "--folder", tmp_path, code=0).stdout
 
 
+def test_the_first_run_of_a_site_is_not_taken_for_a_later_one(tmp_path):
+    """From the moment that it is started, before anything of it is prepared."""
+    pytest.importorskip("cryptography")
+    from peerbayes.peer.site import Site
+    from peerbayes.peer.state.disk import lock, phase
+    from shared.runs_of_folders import Folders
+
+    folders = Folders(tmp_path)
+    home = folders.network.homes["peer-1"]
+
+    async def begin(held, number):
+        held.tell("serving")
+        site = Site(home, process_lock=held)
+        site._run = lambda entry: asyncio.sleep(0)
+        site._ended = lambda number: None
+        site._start(folders.runs["peer-1"].entry(number))
+        return phase(home)
+
+    with lock(home) as held:
+        assert asyncio.run(begin(held, 1)) == "starting"
+        folders.runs["peer-1"].propose()
+        assert asyncio.run(begin(held, 2)) == "serving"
+
+
 def test_a_site_says_that_its_first_run_writes_the_model_and_a_later_one_does_not(tmp_path):
     """What the commands go by, at every moment of both runs; and its versions say who approved which, and how."""
     pytest.importorskip("cryptography")

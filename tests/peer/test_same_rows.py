@@ -250,6 +250,25 @@ def test_a_release_between_two_looks_at_the_ledger_is_not_missed(tmp_path, monke
     assert ledger.in_all(second, promise)[1] == pytest.approx(both)
 
 
+def test_a_run_that_has_a_state_and_no_round_is_reserved(tmp_path):
+    """As between opening the state and the first round, which an agreement by sums may take long to reach."""
+    _, (first, second) = two_networks(tmp_path)
+    reserve_run(first)
+    with contextlib.closing(Store(first.state_path)) as store:
+        store.identity()
+    assert reserved(second) == pytest.approx(planned_cost(first.load().terms.privacy.promise))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_limit_in_one_folder_holds_for_runs_of_the_others(tmp_path, place):
+    _, owned = two_networks(tmp_path)
+    allowed_by(owned[place])
+    reserve_run(owned[0])
+    with pytest.raises(NeedsPerson, match=SAYS):
+        reserve_run(owned[1])
+    reserve_run(owned[0])  # started again, it has what it has reserved
+
+
 def test_a_run_that_is_given_up_before_it_began_gives_its_reservation_back(tmp_path):
     _, (first, second) = two_networks(tmp_path)
     allowed_by(second)

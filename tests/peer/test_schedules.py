@@ -230,3 +230,23 @@ def test_digests_of_rows_are_of_no_use_without_the_folders_key(tmp_path):
     for home in homes.values():
         remember(home, table[["a", "b"]], table["y"].to_numpy())
     assert len({(home.folder / FILE).read_bytes() for home in homes.values()}) == len(homes)
+
+
+@pytest.mark.parametrize("state", ["proposed", "approved"])
+def test_a_site_that_proposes_waits_while_another_run_does(tmp_path, state):
+    planned = Planned(tmp_path).planned('every = "24 h"\n')
+    planned.runs["peer-1"].propose(days=30)
+    planned.pass_on()
+    if state == "approved":
+        for name in ("peer-2", "peer-3"):
+            planned.runs[name].approve(2)
+        planned.pass_on()
+    assert planned.site.runs.entry(2).state == state
+    planned.now += 3 * 86400.0
+    asyncio.run(planned.site._propose(planned.site.runs.entries()))
+    assert planned.home.run_numbers() == [1, 2]
+    planned.runs["peer-2"].end(2, "left", "given up") if state == "approved" else planned.runs[
+        "peer-2"
+    ].decline(2)
+    asyncio.run(planned.site._propose(planned.site.runs.entries()))
+    assert planned.home.run_numbers() == [1, 2, 3]

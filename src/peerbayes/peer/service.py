@@ -39,7 +39,14 @@ from peerbayes.peer.runs.new_rows import remember
 from peerbayes.peer.state.audit_log import LEFT, AuditLog, Log, Tail
 from peerbayes.peer.state.disk import WAITING, Lock, Room, is_scarce, lock, running
 from peerbayes.peer.state.folder import Home, Peer
-from peerbayes.peer.state.ledger import RESERVED, give_back, on_rows, refuse_broken, reserve
+from peerbayes.peer.state.ledger import (
+    RESERVED,
+    give_back,
+    on_rows,
+    refuse_broken,
+    refuse_overspent,
+    reserve,
+)
 from peerbayes.peer.state.store import NoState, Store
 from peerbayes.peer.status import LINES, UNREACHED, Journal, warnings_of
 from peerbayes.peer.tasks import BackgroundTasks, TaskFailed
@@ -120,6 +127,7 @@ async def serve(home: Home, linger: float, process_lock: Lock | None = None) -> 
     """Run the peer of a folder until it is done, or until SIGTERM or SIGINT. `process_lock` shows its phase."""
     peer = home.load()
     refuse_broken(home.state_path, home.audit_path)
+    refuse_overspent(home, peer)
     run_rows = rows_of_run(home, peer)
     (frame, labels), away = run_rows.rows, run_rows.away
     reserve(home, peer)

@@ -38,7 +38,7 @@ from peerbayes.peer.runs.timetable import Schedule
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.disk import Lock
 from peerbayes.peer.state.folder import Home, Peer
-from peerbayes.peer.state.ledger import give_back, refuse_broken, reserve
+from peerbayes.peer.state.ledger import give_back, refuse_broken, refuse_overspent, reserve
 from peerbayes.peer.state.same_rows import undeclared
 from peerbayes.peer.status import Journal, warnings_of
 from peerbayes.peer.tasks import BackgroundTasks
@@ -363,6 +363,7 @@ class Site:
         home = await asyncio.to_thread(self.runs.prepare, active.entry)
         peer = await asyncio.to_thread(home.load)
         await asyncio.to_thread(refuse_broken, home.state_path, home.audit_path)
+        await asyncio.to_thread(refuse_overspent, home, peer)
         run_rows = await asyncio.to_thread(service.rows_of_run, home, peer)
         await asyncio.to_thread(self._reserve, home, peer)
         try:
