@@ -52,6 +52,7 @@ TERMS = Terms(
 CONSENT = f"""label = "ill"
 columns = {json.dumps(list(FEATURES))}
 strategies = ["tree-sum"]
+members = ["peer-1", "peer-2", "peer-3", "peer-4", "peer-5"]
 """
 
 

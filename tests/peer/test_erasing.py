@@ -10,10 +10,17 @@ import pytest
 pytest.importorskip("cryptography")
 pytest.importorskip("msgspec")
 from peerbayes.errors import NeedsPerson, PeerError, SourceError
+from peerbayes.model.statistics import Statistics
 from peerbayes.peer import service
 from peerbayes.peer.erasing import FILE, erase, erasures
+from peerbayes.peer.learning import kept_rows
+from peerbayes.peer.learning.held_out import KEY
+from peerbayes.peer.loopback import Loopback
+from peerbayes.peer.models.history import History
 from shared.commands import peerbayes
-from shared.runs_of_folders import Folders, terms_of
+from shared.runs_of_folders import Folders, some_rows, terms_of
+from shared.same_rows import changed, of_rows
+from shared.served_sites import agreed_run, done
 
 FEATURES = {"features": {"a": "continuous", "b": "continuous"}}
 
@@ -159,3 +166,70 @@ def test_statistics_that_are_sums_are_exactly_those_without_the_rows(home, tmp_p
 
     np.testing.assert_array_equal(sums(kept), sums(plain))
     assert terms_of(**FEATURES).features
+
+
+# --- several networks, and what a network has learned from afterwards
+
+
+def two_folders(tmp_path):
+    """Two networks of one owner over the same rows, with patients' numbers."""
+    homes = [Folders(tmp_path / name, **FEATURES).network.homes["peer-1"] for name in ("one", "two")]
+    table = pd.read_csv(homes[0].settings().data)
+    table.insert(0, "patient", np.arange(100, 100 + len(table)))
+    for home in homes:
+        table.to_csv(home.settings().data, index=False)
+    of_rows(homes)
+    return homes
+
+
+def test_rows_are_erased_in_all_networks_over_them(tmp_path):
+    one, two = two_folders(tmp_path)
+    service.claimed(two, service.rows_of_run(two, two.load()))
+    done = erase(one, pd.DataFrame({"patient": [104, 117]}))
+    text = " ".join(done.sentences)
+    assert f"In {two.folder}, which has the same rows, they are erased too (2 in its data)" in text
+    assert "NOT ERASED" not in text
+    for home in (one, two):
+        assert len(rows_of(home)) == 38
+        assert [request.columns for request in erasures(home.folder)] == [("patient",)]
+    assert erasures(one.folder)[0].digests != erasures(two.folder)[0].digests
+    assert not (two.folder / kept_rows.FILE).exists(), "no copy of them stays"
+
+
+def test_what_is_not_erased_elsewhere_is_said(tmp_path):
+    one, two = two_folders(tmp_path)
+    written(two).drop(columns="patient").to_csv(two.settings().data, index=False)
+    shown = peerbayes("peer", "erase", one.folder, "--where", "patient=104", code=0).stdout
+    flat = "".join(shown.split())
+    assert f"NOTERASEDin{two.folder}" in flat and "whichisnocolumnof" in flat
+    assert len(rows_of(one)) == 39 and erasures(two.folder) == []
+
+
+def test_a_networks_next_model_is_that_of_a_network_that_never_had_the_rows(tmp_path):
+    """From files to the model file: S, YᵀΦ and the units of columns have the same bits, though run 1 had the rows."""
+
+    def network(folder, tables):
+        terms = terms_of(strategy="exact", start="ml", rounds=20, select="held-out", **FEATURES)
+        homes = [*Loopback.create(folder, terms, tables, ((0, 1),)).homes.values()]
+        for home in homes:
+            changed(home, hold_out=0.3)
+            (home.folder / KEY).write_bytes(bytes(32))  # the same rows held out in both networks
+        return homes
+
+    tables = [some_rows(seed, 80).assign(patient=np.arange(80)) for seed in (1, 2)]
+    homes = network(tmp_path / "lived", tables)
+    done(homes)
+    gone = [*range(3, 13)]
+    erase(homes[0], pd.DataFrame({"patient": gone}))
+    agreed_run(homes, warm=False)
+    done(homes, 2)
+    fresh = network(tmp_path / "fresh", [tables[0].drop(gone), tables[1]])
+    done(fresh)
+    for home, other in zip(homes, fresh, strict=True):
+        before, lived = (Statistics.from_bytes(History(home.folder).content(number)) for number in (1, 2))
+        never = Statistics.from_bytes(History(other.folder).content(1))
+        assert lived.schema == never.schema and lived.schema != before.schema
+        np.testing.assert_array_equal(lived.values, never.values)
+        assert lived.likelihood is not None
+        np.testing.assert_array_equal(lived.likelihood, never.likelihood)
+        assert not np.array_equal(lived.likelihood, before.likelihood)

@@ -102,6 +102,29 @@ def test_a_card_says_what_is_recorded():
     assert "naive-bayes, learned by strategy auto" in text
 
 
+def test_a_card_says_who_approved_when_and_whether_a_person_read_the_terms():
+    approvals = [
+        {"name": "north", "at": 1.8e9, "by": "owner"},
+        {"name": "south", "at": 1.8e9 + 86400.0, "by": "standing consent"},
+        *({"name": name, "at": 1.8e9, "by": name} for name in HOSTILE),
+    ]
+    made = version("age", approvals=tuple(approvals))
+    text = markdown(card(made))
+    assert "| north | 2027-01-15 08:00 UTC | owner |" in text
+    assert "| south | 2027-01-16 08:00 UTC | standing consent |" in text
+    assert "no person read these terms" in text
+    found = Texts(page(card(made)))
+    for name in HOSTILE:
+        assert shown(name) in found.shown, name
+
+
+def test_a_card_says_what_all_runs_over_the_rows_have_spent():
+    on_rows = {"epsilon": 3.25, "delta": 1e-5, "releases": 42}
+    text = markdown(card(version("age", on_rows=on_rows)))
+    assert "in others of its owner, had spent epsilon 3.25 (delta 1e-05, 42 releases)" in text
+    assert "had spent" not in markdown(card(version("age")))
+
+
 def test_a_card_of_terms_that_cannot_be_read_claims_no_default():
     assert "not readable, learned by strategy not readable" in markdown(card(version("a", terms="= no TOML")))
 

@@ -16,7 +16,7 @@ import peerbayes as pb
 from peerbayes.errors import ModelFileDamaged, ModelFileError
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.models.history import DRAFT, MODEL, History
-from shared.commands import HANG
+from shared.commands import HANG, peerbayes
 from shared.peers_in_memory import peers_of, shared_out
 
 FACTS = {"network": "test", "rounds": 3, "data": "d", "terms": "t"}
@@ -175,3 +175,77 @@ def test_commands_list_show_use_and_go_back(tmp_path, models):
     missing = command(tmp_path, "use", "9")
     assert missing.returncode == 2 and "there is no version 9" in missing.stderr
     assert command(tmp_path, "use", "0").returncode == 2
+
+
+def test_models_change_while_a_site_serves_but_not_while_a_run_writes_over_them(tmp_path, models):
+    pytest.importorskip("cryptography")
+    from peerbayes.peer.state.disk import lock
+    from peerbayes.peer.state.folder import Home
+
+    history_of(tmp_path, models)
+    with lock(Home(tmp_path)) as held:
+        for phase in ("starting", "rounds", "staying for its neighbours", "waiting for disk space"):
+            held.tell(phase)
+            for words in (("use", "1"), ("back",)):
+                refused = peerbayes("model", *words, "--folder", tmp_path, code=2)
+                assert f"runs ({phase}) and would write its own model over this one" in refused.stderr
+            assert (tmp_path / MODEL).read_bytes() == models[1]
+        held.tell("serving: run 2 (rounds)")
+        assert "version 1 now" in peerbayes("model", "back", "--folder", tmp_path, code=0).stdout
+        assert "version 2 now" in peerbayes("model", "use", 2, "--folder", tmp_path, code=0).stdout
+
+
+def test_the_first_run_of_a_site_is_not_taken_for_a_later_one(tmp_path):
+    """From the moment that it is started, before anything of it is prepared."""
+    pytest.importorskip("cryptography")
+    from peerbayes.peer.site import Site
+    from peerbayes.peer.state.disk import lock, phase
+    from shared.runs_of_folders import Folders
+
+    folders = Folders(tmp_path)
+    home = folders.network.homes["peer-1"]
+
+    async def begin(held, number):
+        held.tell("serving")
+        site = Site(home, process_lock=held)
+        site._run = lambda entry: asyncio.sleep(0)
+        site._ended = lambda number: None
+        site._start(folders.runs["peer-1"].entry(number))
+        return phase(home)
+
+    with lock(home) as held:
+        assert asyncio.run(begin(held, 1)) == "starting"
+        folders.runs["peer-1"].propose()
+        assert asyncio.run(begin(held, 2)) == "serving"
+
+
+def test_a_site_says_that_its_first_run_writes_the_model_and_a_later_one_does_not(tmp_path):
+    """What the commands go by, at every moment of both runs; and its versions say who approved which, and how."""
+    pytest.importorskip("cryptography")
+    from peerbayes.peer.loopback import Loopback
+    from peerbayes.peer.state.disk import phase
+    from shared.runs_of_folders import some_rows, terms_of
+    from shared.served_sites import agreed_run, outcome, served
+
+    terms = terms_of(rounds=40, features={"a": "continuous", "b": "continuous"})
+    homes = [*Loopback.create(tmp_path, terms, [some_rows(1), some_rows(2)], ((0, 1),)).homes.values()]
+    (homes[1].folder / "consent.toml").write_text('label = "y"\ncolumns = ["a", "b"]\n')
+    phases = {1: [], 2: []}
+
+    def at_work(number):
+        if homes[0].of_run(number).model_path.exists() and not outcome(homes[0], number):
+            phases[number].append(phase(homes[0]))
+        return all(outcome(home, number) for home in homes)
+
+    served(homes, lambda: at_work(1))
+    assert phases[1] and not any(each.startswith("serving") for each in phases[1]), phases[1]
+    agreed_run(homes[:1])
+    served(homes, lambda: at_work(2))
+    assert phases[2] and all(each.startswith("serving") for each in phases[2]), phases[2]
+    first, second = History(homes[0].folder).versions()
+    assert first.approvals == () and first.approved == ("peer-1", "peer-2")
+    said = [(each["name"], each["by"]) for each in second.approvals]
+    assert said == [("peer-1", "owner"), ("peer-2", "standing consent")]
+    assert all(abs(each["at"] - time.time()) < HANG for each in second.approvals)
+    text = (homes[0].folder / "models" / "2" / "card.md").read_text()
+    assert "| peer-2 |" in text and "| standing consent |" in text

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("cryptography")
 pytest.importorskip("msgspec")
 from peerbayes.errors import ConfigurationError, IdentityError, TermsError
-from peerbayes.peer.agreement.column_facts import canonical
-from peerbayes.peer.agreement.terms import Robust
+from peerbayes.peer.agreement.column_facts import Facts, canonical
+from peerbayes.peer.agreement.terms import Privacy, Robust
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.runs import Runs
 from peerbayes.peer.runs.book import BEGINS, OF_ONE, OF_WINDOW, OPEN_OF_ONE, STANDING, NotYet
@@ -610,6 +610,18 @@ def consented(folders, name, text):
         ('proposers = ["peer-3"]\n', NAMED, "proposer is 'peer-1'"),
         ("rounds = 11\n", NAMED, "12 rounds"),
         ("epsilon = 1.0\n", NAMED, "no epsilon"),
+        ("", NAMED | {"evaluation": "sites"}, "evaluation is 'sites', the consent is for 'none'"),
+        ('evaluation = "sites"\n', NAMED | {"evaluation": "sites"}, None),
+        ("", NAMED | {"figures": "warn"}, "figures is 'warn', the consent is for 'none'"),
+        ('figures = "warn"\n', NAMED | {"figures": "stop"}, "figures is 'stop', the consent is for 'warn'"),
+        ('figures = "stop"\n', NAMED | {"figures": "warn"}, None),
+        (
+            'members = ["peer-1", "peer-2"]\n',
+            NAMED,
+            "peer-3 would take part, and the consent is for peer-1, peer-2",
+        ),
+        ('members = ["peer-1", "peer-2", "peer-3", "peer-9"]\n', NAMED, None),
+        ('members = ["*"]\n', NAMED, None),
         ("epsilon_in_all = 1.0\n", NAMED, "no epsilon"),
     ],
 )
@@ -618,6 +630,107 @@ def test_a_standing_consent_covers_what_keeps_its_limits(tmp_path, limits, terms
     folders.runs["peer-1"].propose(terms_of(**terms).to_toml())
     obstacles = consented(folders, "peer-2", CONSENT + limits)
     assert obstacles == [] if says is None else len(obstacles) == 1 and says in obstacles[0]
+
+
+PRIVATE = {
+    "features": {"a": "continuous", "b": "continuous"},
+    "facts": {"a": Facts(0.5, 1.0), "b": Facts(0.5, 1.0)},
+    "classes": ("no", "yes"),
+}
+
+
+def private_run(epsilon=1.0, **privacy):
+    return terms_of(**PRIVATE, privacy=Privacy(epsilon=epsilon, rows=40.0, min_rows=20, **privacy))
+
+
+@pytest.mark.parametrize(
+    ("limits", "epsilon", "says"),
+    [
+        ("epsilon = 1.0\n", 1.0, None),
+        ("epsilon = 1.0\n", 1.01, "the run has epsilon 1.01, the consent is for at most 1"),
+        ("epsilon_in_all = 1.2\n", 1.0, None),
+        ("epsilon_in_all = 0.9\n", 1.0, "epsilon 1 with all other runs, the consent is for 0.9 in all"),
+    ],
+)
+def test_a_consent_limits_epsilon_of_a_private_run(tmp_path, limits, epsilon, says):
+    folders = Folders(tmp_path)
+    folders.runs["peer-1"].propose(private_run(epsilon).to_toml())
+    obstacles = consented(folders, "peer-2", CONSENT + limits)
+    assert obstacles == [] if says is None else len(obstacles) == 1 and says in obstacles[0]
+
+
+def test_a_consent_limits_epsilon_of_all_runs_together(tmp_path):
+    """Two runs of 1 are 1.44 together: composed as noise is, and more than 1.2, though each is less."""
+    folders = Folders(tmp_path)
+    runs = folders.runs["peer-2"]
+    folders.runs["peer-1"].propose(private_run().to_toml())
+    assert consented(folders, "peer-2", CONSENT + "epsilon_in_all = 1.2\n") == []
+    runs.approve(2, STANDING)
+    folders.runs["peer-1"].propose(private_run().to_toml())
+    folders.pass_on()
+    (obstacle,) = runs.obstacles(runs.entry(3))
+    assert "with all other runs, the consent is for 1.2 in all" in obstacle
+    runs.end(2, "left", "given up before it released anything")
+    assert runs.obstacles(runs.entry(3)) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({}, None),
+        ({"epsilon": 0.5}, None),
+        ({"epsilon": 1.5}, "epsilon is 1.5, and was 1.0 in the last run that the owner approved"),
+        ({"delta": 1e-3}, "delta is 0.001, and was 1e-05"),
+        (None, "epsilon is None, and was 1.0"),
+    ],
+)
+def test_no_consent_covers_less_protection_than_its_owner_approved(tmp_path, more, says):
+    folders = Folders(tmp_path)
+    folders.runs["peer-1"].propose(private_run().to_toml())
+    folders.pass_on()
+    runs = folders.runs["peer-2"]
+    runs.approve(2)
+    runs.end(2, "left", "given up")
+    terms = terms_of(**NAMED) if more is None else private_run(**more)
+    folders.runs["peer-1"].propose(terms.to_toml())
+    (folders.network.homes["peer-2"].folder / "consent.toml").write_text(CONSENT)
+    folders.pass_on()
+    obstacles = runs.obstacles(runs.entry(3))
+    assert obstacles == [] if says is None else says in obstacles[0]
+
+
+def test_a_consent_covers_no_member_whom_its_owner_has_not_seen(tmp_path):
+    """Whoever joins since waits for the owner, once; whoever is gone is no reason to."""
+    folders = Folders(tmp_path)
+    joined(folders, tmp_path, "late")
+    folders.adopt()
+    folders.runs["peer-1"].propose(terms_of(**NAMED).to_toml())
+    (obstacle,) = consented(folders, "peer-2", CONSENT)
+    assert obstacle == "late would take part, and the consent is for peer-1, peer-2, peer-3"
+    of_late = consented(folders, "late", CONSENT)
+    assert "the consent is for nobody" in of_late[0]
+    folders.runs["peer-2"].approve(2)
+    folders.network.founder.revoke("peer-3")
+    folders.adopt("peer-1", "peer-2", "late")
+    folders.now += 1.0
+    folders.runs["peer-1"].propose(terms_of(**NAMED).to_toml())
+    folders.pass_on("peer-1", "peer-2", "late")
+    runs = folders.runs["peer-2"]
+    assert runs.entry(3).participants == ("peer-1", "peer-2", "late") and runs.obstacles(runs.entry(3)) == []
+
+
+@pytest.mark.parametrize(
+    ("required", "terms"),
+    [('evaluation = "none"', {"evaluation": "sites"}), ('figures = "warn"', {"figures": "stop"})],
+)
+def test_an_owner_may_require_that_less_is_told(tmp_path, required, terms):
+    folders = Folders(tmp_path)
+    home = folders.network.homes["peer-2"]
+    home.settings_path.write_text(home.settings_path.read_text() + f"\n[require]\n{required}\n")
+    folders.runs["peer-1"].propose(terms_of(**NAMED, **terms).to_toml())
+    folders.pass_on()
+    with pytest.raises(TermsError, match=f"requires {required}"):
+        folders.runs["peer-2"].approve(2)
 
 
 def test_a_consent_says_how_often(tmp_path):

@@ -84,7 +84,7 @@ DRAWN = {
         "show_exact_figures": of(False, True),
         "proxy": of(None, "http://proxy:3128"),
         "renews": only(None),  # of certificates
-        "same_rows": only(()),  # what was released elsewhere: tests/peer/test_restored.py
+        "same_rows": only(()),  # what was released elsewhere: tests/peer/test_same_rows.py
         "share_figures": of(*SHARES),
         "require": of({}, {"epsilon": 1e6, "min_rows": 1}),
     },

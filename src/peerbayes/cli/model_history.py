@@ -80,7 +80,11 @@ def show(number: Number, folder: Folder = Path(), form: Format = "table") -> Non
     print_text(f"model {version.model}\nrows  {version.data}")
     if version.privacy is not None:
         print_text(f"epsilon {version.privacy['spent']:.4g} of {version.privacy['epsilon']:g} spent")
-    for name in version.approved:
+    if version.on_rows is not None:
+        print_text(f"epsilon {version.on_rows['epsilon']:.4g} spent by all runs over the same rows")
+    for each in version.approvals:
+        print_text(f"approved by {each['name']}, {_time_text(each['at'])}, by {each['by']}")
+    for name in version.approved if not version.approvals else ():
         print_text(f"approved by {name}")
     for sentence in (version.verdict or {}).get("sentences", ()):
         print_text(f"  {sentence}")
@@ -126,7 +130,7 @@ def _history(folder: Path) -> History:
 
 
 def _refuse_running(folder: Path) -> None:
-    """Refuse to change a file that a running peer writes after its rounds."""
+    """Refuse to change a file that a running peer writes after its rounds: that of a network's first run."""
     from peerbayes.peer.state.disk import phase
     from peerbayes.peer.state.folder import Home
 

@@ -22,14 +22,16 @@ import pandas as pd
 
 from peerbayes.data import sources
 from peerbayes.errors import NeedsPerson, PeerbayesError, PeerError
+from peerbayes.peer.learning import kept_rows
 from peerbayes.peer.learning.held_out import digests_of_rows, split_key
 from peerbayes.peer.models.history import History
 from peerbayes.peer.runs.book import Runs
 from peerbayes.peer.state.audit_log import AuditLog, entries
 from peerbayes.peer.state.disk import running
 from peerbayes.peer.state.folder import Home, Peer
+from peerbayes.peer.state.same_rows import folders_over_rows
 
-FILE, LOCK = "erasures.jsonl", "erasures.lock"
+FILE, LOCK = kept_rows.RECORD, "erasures.lock"
 ERASED = "erased"  # what a line says
 MOST_ROWS = 100_000  # of one request: the file is read whenever the data is
 
@@ -111,22 +113,32 @@ class Request:
 def erase(home: Home, rows: pd.DataFrame) -> Request:
     """Erase the rows that equal one of these in its columns; they may name all columns of the data, or some.
 
-    Nothing is erased from the data itself, which is its owner's.
+    They are erased for all networks of this owner over the same rows. Nothing is erased from the data itself, which is
+    its owner's.
     """
     peer, columns = home.member(), tuple(sorted(map(str, rows.columns)))
     if not 0 < len(rows) <= MOST_ROWS or not columns:
         raise PeerError(
             f"{len(rows)} rows are to be erased; expected 1 to {MOST_ROWS:,}, with a column or more"
         )
+    if rows.isna().all(axis=1).any():
+        raise PeerError("a row that is to be erased has no value at all; expected one or more, to tell it by")
+    rows = rows[list(columns)]
+    in_data = _erase_in(home, peer, rows)
+    sentences = list(_consequences(home, peer, in_data))
+    for folder in folders_over_rows(home)[1:]:
+        sentences += _elsewhere(Home(folder), rows)
+    return Request(len(rows), in_data, tuple(sentences))
+
+
+def _erase_in(home: Home, peer: Peer, rows: pd.DataFrame) -> int:
+    """Record rows as erased in one folder, and delete copies of them that its runs keep; return how many it has."""
     data = sources.read(peer.settings.data, peer.settings.query, (), peer.terms.texts)
-    if absent := [name for name in columns if name not in data.columns]:
+    if absent := [name for name in rows.columns if name not in data.columns]:
         raise PeerError(
             f"rows are to be erased by {absent[0]!r}, which is no column of {_source(peer)}; expected columns of it"
         )
-    rows = rows[list(columns)]
-    if rows.isna().all(axis=1).any():
-        raise PeerError("a row that is to be erased has no value at all; expected one or more, to tell it by")
-    digests = sorted(set(digests_of_rows(rows, split_key(home.folder))))
+    columns, digests = tuple(rows.columns), sorted(set(digests_of_rows(rows, split_key(home.folder))))
     with _alone(home.folder):
         known = erasures(home.folder)  # a file that was changed is not added to
         new = [
@@ -138,8 +150,24 @@ def erase(home: Home, rows: pd.DataFrame) -> Request:
             with contextlib.closing(AuditLog(home.folder / FILE)) as log:
                 digest = hashlib.sha256("".join(new).encode()).digest()
                 log.add("", ERASED, 0, digest, columns=list(columns), rows=new)
-    in_data = int(erased(data, erasures(home.folder), home.folder).sum())
-    return Request(len(rows), in_data, tuple(_consequences(home, peer, in_data)))
+    for number in home.run_numbers():
+        kept_rows.forget(home.of_run(number))  # they may be in it, whatever the data has now
+    return int(erased(data, erasures(home.folder), home.folder).sum())
+
+
+def _elsewhere(home: Home, rows: pd.DataFrame) -> Iterator[str]:
+    """Erase rows in another folder over the same rows; yield what follows there, a sentence each."""
+    try:
+        peer = home.member()
+        in_data = _erase_in(home, peer, rows)
+    except (PeerbayesError, OSError) as error:
+        yield (
+            f"NOT ERASED in {home.folder}, which has the same rows: {error}. Erase them there with "
+            f"`peerbayes peer erase {home.folder}`"
+        )
+        return
+    yield f"In {home.folder}, which has the same rows, they are erased too ({in_data} in its data):"
+    yield from _consequences(home, peer, in_data)
 
 
 def _source(peer: Peer) -> str:
@@ -176,9 +204,10 @@ def _consequences(home: Home, peer: Peer, in_data: int) -> Iterator[str]:
             told.append(number)
     for number in open_runs:
         on = (
-            "while this process runs; started again, it stops, since its rows are others"
+            "while this process runs; started again, it stops, since its rows are others, and the copy that it kept of "
+            "them is deleted"
             if running(home)
-            else ("no further: its rows are others now")
+            else "no further: its rows are others now, and the copy that it kept of them is deleted"
         )
         yield (
             f"Run {number} had begun with them and goes on {on}. Give it up with `peerbayes peer leave {home.folder} "

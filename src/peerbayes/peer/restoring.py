@@ -28,6 +28,7 @@ from peerbayes.errors import PeerbayesError, PeerError
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity import keys
 from peerbayes.peer.identity.roster import Roster
+from peerbayes.peer.learning import kept_rows
 from peerbayes.peer.protocol.session import idle_session
 from peerbayes.peer.protocol.wire import Process
 from peerbayes.peer.runs.book import Runs
@@ -35,8 +36,9 @@ from peerbayes.peer.state.audit_log import Log, Tail
 from peerbayes.peer.state.backup import AUDIT, STATE, Backup, opened
 from peerbayes.peer.state.disk import lock
 from peerbayes.peer.state.folder import ASIDE, Home, Peer
-from peerbayes.peer.state.ledger import ASSUMED, Stored, assume, planned_cost, problem_of
+from peerbayes.peer.state.ledger import ASSUMED, RESERVED, Stored, assume, planned_cost, problem_of
 from peerbayes.peer.state.peer_settings import Settings
+from peerbayes.peer.state.same_rows import IN_PART, locked
 from peerbayes.peer.state.store import NoState, Store
 
 ASK_TIMEOUT = 10.0  # seconds for a neighbour's answer
@@ -91,9 +93,15 @@ def restore(path: Path, folder: Path, passphrase: str | None = None, heard: Hear
         _refuse_other(home, backup)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         resources.enter_context(lock(home))
+        resources.enter_context(locked([folder]))  # until then, nobody knows what was spent on these rows
+        files.write(folder / IN_PART, b"")
         for where in _run_folders(backup.folder):
             _restore_run(home, backup, where, heard, done)
         _fill_in(home, backup, done)
+        if 1 in done.given_up or (_has_log(folder) and not (folder / STATE).exists()):
+            kept_rows.forget(home)
+            (folder / RESERVED).unlink(missing_ok=True)  # what was reserved counts as released
+        (folder / IN_PART).unlink()
         if not home.key_path.exists():
             done.say(f"The backup has no key: bring {home.key_path} back from where you keep it")
     return done

@@ -90,6 +90,9 @@ class RunningPeer:
     record: Callable[..., Version | None] | None = None
     """Records the model as a version, with what is known of it; None: beside its file."""
 
+    claimed: Callable[[], None] = lambda: None
+    """Called once the rows are those of this run: at every start, before they are used."""
+
     def __post_init__(self, membership: Membership) -> None:
         self.session = session = Session(*membership, self.store, self.transport, self.audit, self.on_event)
         self.verdict: Verdict | None = None  # once all rounds are done
@@ -134,6 +137,7 @@ class RunningPeer:
     async def _work(self) -> np.ndarray:
         await self._until_closed()
         await self.session.room.until("claim", self._claim, in_thread=False)
+        await self.session.room.until("rows", self.claimed)
         agreed = self.session.agreed = await self._agreement.run(self.frame, self.labels)
         await self._keep_choice(agreed)
         self._tell_agreed(agreed)

@@ -10,7 +10,7 @@ import logging
 import signal
 import sqlite3
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,8 +22,12 @@ from peerbayes.peer.erasing import erasures, kept, needed_columns
 from peerbayes.peer.greeter import Greeter
 from peerbayes.peer.identity.roster import OUTBOUND, Roster
 from peerbayes.peer.inspection import exposure
+from peerbayes.peer.learning import kept_rows
 from peerbayes.peer.learning.held_out import Table, held_out, split_key
+from peerbayes.peer.learning.kept_rows import RunRows, erased_so_far
 from peerbayes.peer.learning.verdict import Verdict
+from peerbayes.peer.models.card import recorded
+from peerbayes.peer.models.history import History
 from peerbayes.peer.protocol import connections
 from peerbayes.peer.protocol.connections import Spare
 from peerbayes.peer.protocol.renewals import Renewals
@@ -31,11 +35,19 @@ from peerbayes.peer.protocol.session import Membership, Session, idle_session
 from peerbayes.peer.protocol.transport import Links
 from peerbayes.peer.renewing import renewals_of
 from peerbayes.peer.running_peer import RunningPeer
+from peerbayes.peer.runs.new_rows import remember
 from peerbayes.peer.state.audit_log import LEFT, AuditLog, Log, Tail
 from peerbayes.peer.state.disk import WAITING, Lock, Room, is_scarce, lock, running
 from peerbayes.peer.state.folder import Home, Peer
-from peerbayes.peer.state.ledger import refuse_broken, refuse_overspent
-from peerbayes.peer.state.store import Store
+from peerbayes.peer.state.ledger import (
+    RESERVED,
+    give_back,
+    on_rows,
+    refuse_broken,
+    refuse_overspent,
+    reserve,
+)
+from peerbayes.peer.state.store import NoState, Store
 from peerbayes.peer.status import LINES, UNREACHED, Journal, warnings_of
 from peerbayes.peer.tasks import BackgroundTasks, TaskFailed
 from peerbayes.privacy.exposure import WORDS
@@ -78,6 +90,27 @@ def tables_of(peer: Peer) -> tuple[Table, Table | None]:
     return held_out(*rows, settings.hold_out, split_key(peer.folder) if settings.hold_out else b"")
 
 
+def rows_of_run(home: Home, peer: Peer) -> RunRows:
+    """Return the rows with which a run goes on: those that it began with, where they are kept, or those of now."""
+    so_far = erased_so_far(home)
+    with contextlib.suppress(NoState), contextlib.closing(Store(home.state_path, readonly=True)) as store:
+        if (digest := store.value("data")) is not None and (read := kept_rows.kept(home, digest)) is not None:
+            return RunRows(*read, so_far)
+    return RunRows(*tables_of(peer), so_far)
+
+
+def claimed(home: Home, run_rows: RunRows) -> None:
+    """Keep the rows of a run, and remember which they are, once it is sure that it learns from them."""
+    if not run_rows.keep(home):
+        log.warning("its rows are not kept: once the data has others, it cannot go on after a restart")
+    remember(home, *run_rows.rows)
+
+
+def on_rows_of(home: Home, facts: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what all runs over the rows have spent, where this one, by its facts, spends anything."""
+    return None if facts["privacy"] is None else on_rows(home, facts["privacy"]["delta"])
+
+
 @dataclass(frozen=True)
 class Stopped:
     """How a run ended."""
@@ -95,7 +128,9 @@ async def serve(home: Home, linger: float, process_lock: Lock | None = None) -> 
     peer = home.load()
     refuse_broken(home.state_path, home.audit_path)
     refuse_overspent(home, peer)
-    (frame, labels), away = tables_of(peer)
+    run_rows = rows_of_run(home, peer)
+    (frame, labels), away = run_rows.rows, run_rows.away
+    reserve(home, peer)
     connections.raise_limit()
     spare = Spare()
     store = await opened_store(home, process_lock)
@@ -112,6 +147,8 @@ async def serve(home: Home, linger: float, process_lock: Lock | None = None) -> 
         model=home.model_path, newer=lambda signed: spare.run(lambda: keep_roster(home, signed)), on_event=journal,
         linger=linger, away=away, renewals=renewals,
         share_figures=peer.settings.share_figures,
+        claimed=lambda: claimed(home, run_rows),
+        record=lambda **facts: recorded(History(home.folder), on_rows=on_rows_of(home, facts), **facts),
     )  # fmt: skip
     if store.last() is None:  # once a run, before anything leaves
         for alarm in exposure(peer, labels).alarms():
@@ -134,6 +171,7 @@ async def serve(home: Home, linger: float, process_lock: Lock | None = None) -> 
     with stopped_by_signals(work, caught):
         try:
             await work
+            kept_rows.forget(home)
             return Stopped(True, running_peer.session.round_index, verdict=running_peer.verdict)
         except asyncio.CancelledError:
             if background.failed is not None:
@@ -141,6 +179,9 @@ async def serve(home: Home, linger: float, process_lock: Lock | None = None) -> 
             if not caught:
                 raise
             return Stopped(False, running_peer.session.round_index, caught[0])
+        except Exception:
+            give_back(home, peer)
+            raise
         finally:
             await background.stop()
             spare.close()
@@ -281,6 +322,8 @@ def set_aside(home: Home) -> Path | None:
             store.flush()
             state, start = store.value("state"), int(store.value("starts") or 0)
     _log_left(home, state, start)
+    (home.records / RESERVED).unlink(missing_ok=True)
+    kept_rows.forget(home)
     if not home.state_path.exists():
         return None
     target = _free(home, "state.left-{}.sqlite")

@@ -20,6 +20,7 @@ from peerbayes.errors import IdentityError, NeedsPerson, PeerbayesError, Refused
 from peerbayes.peer import service, tasks
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.inspection import exposure
+from peerbayes.peer.learning.kept_rows import RunRows
 from peerbayes.peer.models.card import recorded
 from peerbayes.peer.models.history import History, Version
 from peerbayes.peer.protocol import connections
@@ -36,8 +37,9 @@ from peerbayes.peer.runs.timetable import FILE as SCHEDULE
 from peerbayes.peer.runs.timetable import Schedule
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.disk import Lock
-from peerbayes.peer.state.folder import Home
-from peerbayes.peer.state.ledger import refuse_broken, refuse_overspent
+from peerbayes.peer.state.folder import Home, Peer
+from peerbayes.peer.state.ledger import give_back, refuse_broken, refuse_overspent, reserve
+from peerbayes.peer.state.same_rows import undeclared
 from peerbayes.peer.status import Journal, warnings_of
 from peerbayes.peer.tasks import BackgroundTasks
 from peerbayes.privacy.exposure import WORDS
@@ -75,6 +77,8 @@ class Site:
     """Seconds to keep answering neighbours that have not finished a run."""
     process_lock: Lock | None = None
     clock: Callable[[], float] = time.time
+    beside: Sequence[Home] = ()
+    """Folders of other networks that this process serves."""
     active: dict[int, ActiveRun] = field(default_factory=dict)
 
     async def serve(self) -> None:
@@ -97,8 +101,9 @@ class Site:
         self.renewals = renewals_of(self.home, peer, self.session, transport.renew, log.info)
         self.exchange = Exchange(self.session, self.runs, self.adopt, self._waits, self.renewals)
         self.router = Router(transport, self.exchange.answer)
-        for warning in warnings_of(self.home, peer):
-            log.warning(warning)
+        for warning in (*warnings_of(self.home, peer), undeclared(self.home, self.beside)):
+            if warning:
+                log.warning(warning)
         for number in self.home.run_numbers():  # a person may have seen to what was wrong
             if (outcome := self.runs.outcome(number)) is not None and outcome.state == "failed":
                 self.runs.reopen(number)
@@ -261,9 +266,19 @@ class Site:
                 return
             share = None
             if schedule.new_rows is not None:
-                latest = max((entry.number for entry in entries if entry.state == "done"), default=1)
-                home = self.home.of_run(latest)
-                share = await asyncio.to_thread(self._rows.share, lambda: service.tables_of(home.load())[0])
+                done = [entry.number for entry in entries if entry.state == "done"]
+                home = self.home.of_run(max(done, default=1))
+                share = await asyncio.to_thread(
+                    self._rows.share, done, lambda: service.tables_of(home.load())[0]
+                )
+                if share is None and done:
+                    self._once(
+                        "rows of no run",
+                        lambda: log.warning(
+                            "which rows are new is not known: no run that ended here remembered its rows. The next one "
+                            "does; until then, only `every` proposes a run"
+                        ),
+                    )
             zone = datetime.now().astimezone().tzinfo
             now = datetime.fromtimestamp(self.clock(), zone)
             if reason := schedule.due(datetime.fromtimestamp(began, zone), now, share):
@@ -303,6 +318,8 @@ class Site:
 
         task = asyncio.create_task(labelled(), name=f"run {number}")
         self.active[number] = ActiveRun(entry, "", task)
+        if number == 1 and self.process_lock is not None:
+            self.process_lock.tell("starting")  # from here on it writes the file that applications read
         task.add_done_callback(lambda _: self._ended(number))
 
     def _ended(self, number: int) -> None:
@@ -343,15 +360,26 @@ class Site:
             self.runs.end(number, "done", "; ".join(verdict.sentences) if verdict is not None else "")
 
     async def _work(self, active: ActiveRun) -> RunningPeer:
-        number = active.entry.number
         home = await asyncio.to_thread(self.runs.prepare, active.entry)
         peer = await asyncio.to_thread(home.load)
         await asyncio.to_thread(refuse_broken, home.state_path, home.audit_path)
         await asyncio.to_thread(refuse_overspent, home, peer)
-        (frame, labels), away = await asyncio.to_thread(service.tables_of, peer)
-        schedule = await asyncio.to_thread(Schedule.read, self.home.folder / SCHEDULE)
-        if schedule is not None and schedule.new_rows is not None:
-            await asyncio.to_thread(self._rows.remember, frame, labels)
+        run_rows = await asyncio.to_thread(service.rows_of_run, home, peer)
+        await asyncio.to_thread(self._reserve, home, peer)
+        try:
+            return await self._learn(active, home, peer, run_rows)
+        except Exception:
+            give_back(home, peer)
+            raise
+
+    def _reserve(self, home: Home, peer: Peer) -> None:
+        """Reserve what a run may spend on its rows; refuse it where another folder here would not count that."""
+        if peer.terms.privacy.promise is not None and (problem := undeclared(self.home, self.beside)):
+            raise NeedsPerson(f"{problem}; with an epsilon, nothing is sent before")
+        reserve(home, peer)
+
+    async def _learn(self, active: ActiveRun, home: Home, peer: Peer, run_rows: RunRows) -> RunningPeer:
+        number, (frame, labels) = active.entry.number, run_rows.rows
         earlier = await asyncio.to_thread(self.runs.earlier, active.entry)
         store = await service.opened_store(home, None)
         journal, audit = Journal(store), AuditLog(home.audit_path)
@@ -359,10 +387,11 @@ class Site:
         transport = self.router.view(peer.roster.run, peer.terms.limits.message_bytes)
         running_peer = RunningPeer(
             Membership(peer.name, peer.terms, peer.roster, self.session.signed), frame, labels, store, transport, audit,
-            model=home.model_path, newer=self._newer, on_event=journal, linger=self.linger, away=away,
+            model=home.model_path, newer=self._newer, on_event=journal, linger=self.linger, away=run_rows.away,
             renewals=lambda session: self.renewals,
             share_figures=peer.settings.share_figures, earlier=earlier,
             record=lambda **facts: self._record(active.entry, home, facts),
+            claimed=lambda: service.claimed(home, run_rows),
         )  # fmt: skip
         if store.last() is None:  # once a run, before anything leaves
             for alarm in exposure(peer, labels).alarms():
@@ -399,6 +428,11 @@ class Site:
             **facts,
             run_number=entry.number,
             approved=approved,
+            approvals=tuple(
+                {"name": name, "at": entry.decisions[name].at, "by": entry.decisions[name].by}
+                for name in sorted(entry.approved)
+            ),
+            on_rows=service.on_rows_of(home, facts),
         )
         if version is not None and own_file:
             good = version.verdict is None or version.verdict.get("good")
@@ -452,6 +486,8 @@ class Site:
 async def serve_all(sites: Sequence[Site]) -> list[Exception]:
     """Serve several networks; return why those ended that did, once all have."""
     problems: list[Exception] = []
+    for site in sites:
+        site.beside = [other.home for other in sites if other is not site]
 
     async def one(site: Site) -> None:
         await tasks.supervised(f"the site in {site.home.folder}", lambda: _served(site, problems))

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from peerbayes.data.files import printable
-from peerbayes.errors import PeerError
+from peerbayes.errors import PeerbayesError, PeerError
 from peerbayes.peer.identity import keys
 from peerbayes.peer.learning.held_out import error_text
 from peerbayes.peer.protocol.session import NeighbourState, Waiting
@@ -22,6 +22,7 @@ from peerbayes.peer.state.audit_log import Tail
 from peerbayes.peer.state.disk import WAITING, phase
 from peerbayes.peer.state.folder import Home, Peer
 from peerbayes.peer.state.ledger import spent
+from peerbayes.peer.state.same_rows import one_sided
 from peerbayes.peer.state.store import FIGURES, NoState, PeerState, Store
 from peerbayes.peer.tasks import Rate
 
@@ -33,7 +34,7 @@ OTHERS = 0o077  # permission bits that a private file does not have
 
 def warnings_of(home: Home, peer: Peer, now: datetime | None = None) -> list[str]:
     """Return the problems of a peer's folder that do not prevent a run."""
-    return [*_readable(home), *_ending(home, peer, now or datetime.now(UTC))]
+    return [*_readable(home), *_uncounted(home), *_ending(home, peer, now or datetime.now(UTC))]
 
 
 def days_left(certificate: bytes, now: datetime | None = None) -> float:
@@ -54,6 +55,15 @@ def _readable(home: Home) -> Iterable[str]:
     for path in (home.key_path, home.state_path):
         if path.exists() and (mode := path.stat().st_mode & 0o777) & OTHERS:
             yield f"{path} can be read by others (mode {mode:04o}); make it private with `chmod 600 {path}`"
+
+
+def _uncounted(home: Home) -> Iterable[str]:
+    """Yield which folder over the same rows does not count what is released here."""
+    try:
+        if problem := one_sided(home):
+            yield problem
+    except PeerbayesError as error:
+        yield str(error)
 
 
 def _ending(home: Home, peer: Peer, now: datetime) -> Iterable[str]:

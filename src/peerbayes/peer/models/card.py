@@ -137,7 +137,7 @@ def _summary(version: Version, terms: Mapping[str, Any]) -> Iterator[Block]:
     number = "" if version.run_number is None else f"number {version.run_number}, "
     facts = [
         ("version", str(version.number)),
-        ("recorded", datetime.fromtimestamp(version.at, UTC).strftime("%Y-%m-%d %H:%M UTC")),
+        ("recorded", _moment(version.at)),
         ("network", version.network),
         ("run", f"{number}{version.run}"),
         (
@@ -229,13 +229,28 @@ def _privacy(version: Version, terms: Mapping[str, Any]) -> Iterator[Block]:
             "Whatever left this site in the run has noise. Of one row nobody learns more than epsilon "
             f"{spent['epsilon']:g} (delta {spent['delta']:g}) allows; the run spent {spent['spent']:.4g} of it."
         )
+    if version.on_rows is not None:
+        spent = version.on_rows
+        yield Paragraph(
+            "All runs over the rows of this site, in this network and in others of its owner, had spent epsilon "
+            f"{spent['epsilon']:.4g} (delta {spent['delta']:g}, {spent['releases']} releases) when this model was "
+            "recorded."
+        )
     if agreed.get("secure_sum"):
         yield Paragraph("Messages were masked: a neighbour saw sums of three or more of them.")
 
 
 def _approved(version: Version) -> Iterator[Block]:
-    if version.approved:
+    if version.approvals:
+        rows = tuple((str(each["name"]), _moment(each["at"]), str(each["by"])) for each in version.approvals)
+        yield Table(("member", "approved", "by"), rows)
+        yield Paragraph(
+            "Each approval is signed with the member's key and kept in runs/. By a standing consent or a schedule, no "
+            "person read these terms: its owner had set limits before."
+        )
+    elif version.approved:
         yield Items(tuple(version.approved))
+        yield Paragraph("They agreed on these terms when they joined the network.")
     else:
         yield Paragraph(
             "No approvals are recorded: the members agreed on these terms when they joined the network."
@@ -273,6 +288,10 @@ def _limits(version: Version) -> Iterator[str]:
         yield "Figures are as each site told them; nobody can check them against its rows."
     if version.verdict is not None and not version.verdict.get("good"):
         yield "The run ended with problems, see above: look at them before the model is used."
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _error(site: Mapping[str, Any]) -> float:

@@ -57,6 +57,10 @@ class Version:
     """What the run spent, where the agreement has an epsilon."""
     approved: tuple[str, ...] = ()
     """Who approved the run, as its caller says."""
+    approvals: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    """The signed approvals of the run: `name`, `at` in seconds since 1970, and `by`: the owner, or a consent of its."""
+    on_rows: Mapping[str, Any] | None = field(default=None, hash=False)
+    """ε that all runs over the same rows had released until then: `epsilon`, `delta` and `releases`."""
     software: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The versions of the software that made it, by name."""
 

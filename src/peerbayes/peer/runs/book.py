@@ -30,15 +30,17 @@ from peerbayes.errors import IdentityError, NeedsPerson, PeerbayesError, TermsEr
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.agreement.warm import EarlierModel
 from peerbayes.peer.identity.roster import Roster, RunRoster
+from peerbayes.peer.learning import kept_rows
 from peerbayes.peer.learning.masks import refuse_small, refuse_thin
 from peerbayes.peer.runs.consent import FILE as CONSENT
-from peerbayes.peer.runs.consent import Consent
+from peerbayes.peer.runs.consent import Approved, Consent
 from peerbayes.peer.runs.documents import Choice, Decision, Document, Proposal, kind_of
 from peerbayes.peer.runs.earlier import earlier_model, refuse_warm
 from peerbayes.peer.state.disk import running
 from peerbayes.peer.state.folder import RUNS, Home, Peer
 from peerbayes.peer.state.ledger import ASSUMED, assume, in_all, planned_cost, refuse_overspent
 from peerbayes.peer.state.peer_settings import refuse_weaker
+from peerbayes.peer.state.same_rows import alone
 from peerbayes.peer.state.store import NoState, Store
 
 DAYS = 7.0  # that a proposal waits for approvals, unless its proposer says otherwise
@@ -52,7 +54,8 @@ OPEN_OF_ONE = 8  # proposals of one member that may wait for approvals at a time
 SHARED = 64  # runs, from the highest number down, whose documents are passed on
 MOST_SHARED = 65_536  # documents that are passed on
 FUTURE = 86400.0  # seconds that another clock may be ahead
-STANDING = "standing consent"  # who decided, where no person did
+OWNER = "owner"  # who decided: a person
+STANDING = "standing consent"  # or a consent that a person gave before
 ENDED = ("declined", "expired", "superseded", "ended", "elsewhere", "done", "failed", "left")
 """States in which a run does not go on here by itself."""
 
@@ -284,6 +287,8 @@ class Runs:
         """Record how a run ended here."""
         path = self.home.of_run(number).outcome_path
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if state != "failed":  # which is tried again
+            kept_rows.forget(self.home.of_run(number))
         content = {"state": state, "sentence": sentence[:2000], "at": self.clock()}
         files.write(path, files.as_json(content).encode())
 
@@ -298,7 +303,7 @@ class Runs:
         terms: str | None = None,
         warm: bool | None = None,
         days: float = DAYS,
-        by: str = "owner",
+        by: str = OWNER,
     ) -> RunEntry:
         """Propose the next run, and approve it; return its entry.
 
@@ -331,14 +336,15 @@ class Runs:
             now + days * 86400.0, warm_from,
         )  # fmt: skip
         agreed = self._refuse_run(proposal, peer.roster, peer)
-        self.refuse_approval(proposal, agreed, peer)
-        self._keep_roster(self.home.roster_path.read_bytes(), peer.roster)
-        if not _publish(self._proposal_path(proposal), proposal.signed(peer.key, peer.certificate)):
-            raise IdentityError(f"run {number} was proposed a moment ago; see `peerbayes run list`")
-        self._decide(proposal, agreed, peer, "approve", "", by)
+        with alone(self.home):  # of two approvals over the same rows, one sees what the other one may spend
+            self.refuse_approval(proposal, agreed, peer)
+            self._keep_roster(self.home.roster_path.read_bytes(), peer.roster)
+            if not _publish(self._proposal_path(proposal), proposal.signed(peer.key, peer.certificate)):
+                raise IdentityError(f"run {number} was proposed a moment ago; see `peerbayes run list`")
+            self._decide(proposal, agreed, peer, "approve", "", by)
         return self.entry(number)
 
-    def approve(self, number: int, by: str = "owner", proposal: str | None = None) -> RunEntry:
+    def approve(self, number: int, by: str = OWNER, proposal: str | None = None) -> RunEntry:
         """Approve a run's terms in this peer's name; return its entry.
 
         proposal  how the digest of the proposal begins; needed where there are several, so that nobody approves one
@@ -354,8 +360,9 @@ class Runs:
     def _approve(self, proposal: Proposal, by: str) -> RunEntry:
         peer = self.home.member()
         agreed = self._refuse_run(proposal, self.named_roster(proposal.roster_digest), peer)
-        self.refuse_approval(proposal, agreed, peer)
-        self._decide(proposal, agreed, peer, "approve", "", by)
+        with alone(self.home):
+            self.refuse_approval(proposal, agreed, peer)
+            self._decide(proposal, agreed, peer, "approve", "", by)
         return self.entry(proposal.number)
 
     def decline(self, number: int, reason: str = "", proposal: str | None = None) -> RunEntry:
@@ -368,7 +375,7 @@ class Runs:
             digest = Terms.parse(proposal.terms, "the terms").digest
         except TermsError:  # which may be the reason
             digest = "0" * 64
-        self._decide(proposal, digest, peer, "decline", reason, "owner")
+        self._decide(proposal, digest, peer, "decline", reason, OWNER)
         return self.entry(proposal.number)
 
     def obstacles(self, entry: RunEntry) -> list[str]:
@@ -399,7 +406,22 @@ class Runs:
             if name == own and decision.by == STANDING and decision.choice == "approve"
         ]
         hours = (self.clock() - max(standing)) / 3600.0 if standing else None
-        return list(consent.obstacles(terms, proposal.member, total, hours))
+        before = self._approved_by_owner()
+        return list(consent.obstacles(terms, proposal.member, entry.participants, before, total, hours))
+
+    def _approved_by_owner(self) -> Approved:
+        """Return the last run that this folder's owner approved itself, or the first one, if it joined for that."""
+        own = self.home.settings().name
+        for number in reversed(self.home.run_numbers()[1:]):
+            for proposal in self._proposals(number):
+                decision = dict(self._decisions(proposal)).get(own)
+                if decision is not None and (decision.choice, decision.by) == ("approve", OWNER):
+                    members = tuple(member.name for member in self._roster_of(proposal).members)
+                    return Approved(_parsed(proposal.terms, number)[0], members)
+        first = self.home.roster().first_run
+        if not first.has(own):
+            return Approved()
+        return Approved(Terms.read(self.home.agreement_path), tuple(member.name for member in first.members))
 
     def refuse_approval(self, proposal: Proposal, terms: Terms, peer: Peer) -> None:
         """Refuse to approve what this peer's owner does not allow: [require] and all that was spent on its rows."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from peerbayes.data.arguments import refusal
 from peerbayes.data.declarations import (
@@ -13,15 +13,26 @@ from peerbayes.data.declarations import (
     Kind,
     Setting,
     check_fields,
+    choice,
     optional,
     read_settings,
     real_number,
     text_value,
     whole_number,
 )
-from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.agreement.terms import EVALUATIONS, FIGURES, NO_EVALUATION, NO_FIGURES, Terms
+from peerbayes.peer.state.peer_settings import DEMANDS
 
 FILE = "consent.toml"
+ANYBODY = "*"  # among the members: whoever the founder invites
+PROTECTIONS = ("epsilon", "delta", "min_rows", "secure_sum", "combine", "guard")  # entries of [require]
+
+
+class Approved(NamedTuple):
+    """What an owner approved itself, the last time: the terms of a run, and who took part in it."""
+
+    terms: Terms | None = None
+    members: tuple[str, ...] = ()
 
 
 def _names(name: str, value: Any) -> tuple[str, ...]:
@@ -46,6 +57,10 @@ class Consent:
         (), NAMES, "the families that runs may learn; none named: any", example=["naive-bayes"]).field()
     strategies: tuple[str, ...] = Setting(
         (), NAMES, "the strategies that runs may use; none named: any", example=["exact"]).field()
+    members: tuple[str, ...] = Setting(
+        (), NAMES,
+        "the members with which this peer learns; none named: those of the last run that its owner approved itself, or "
+        "joined; [\"*\"]: whoever the founder invites", example=["peer-1", "peer-2"]).field()
     proposers: tuple[str, ...] = Setting(
         (), NAMES, "the members whose proposals are approved; none named: any", example=["peer-1"]).field()
     epsilon: float | None = Setting(
@@ -55,6 +70,13 @@ class Consent:
     epsilon_in_all: float | None = Setting(
         None, optional(real_number("a positive number", above=0.0), "for no limit"),
         "the most that all runs over the same rows may spend together", example=4.0).field()
+    evaluation: str = Setting(
+        NO_EVALUATION, choice(EVALUATIONS),
+        "\"sites\": also runs after which the errors on this peer's held-out rows are told to all", example="sites"
+    ).field()
+    figures: str = Setting(
+        NO_FIGURES, choice(FIGURES),
+        "\"warn\" or \"stop\": also runs before which all agree on figures of the data", example="warn").field()
     rounds: int | None = Setting(
         None, optional(whole_number(1), "for no limit"), "the most rounds of a run", example=128).field()
     hours: float = Setting(
@@ -71,10 +93,18 @@ class Consent:
         return read_settings(cls, path, "no limit of a consent")
 
     def obstacles(
-        self, terms: Terms, proposer: str, in_all: float, hours_since: float | None
+        self,
+        terms: Terms,
+        proposer: str,
+        members: Collection[str],
+        before: Approved,
+        in_all: float,
+        hours_since: float | None,
     ) -> Sequence[str]:
         """Return the limits that a proposal does not keep, a sentence each; none: it is within the consent.
 
+        members      who takes part
+        before       what the owner approved itself
         in_all       ε of all runs over the same rows, with this one
         hours_since  since the last run that this consent approved; None: there was none
         """
@@ -99,6 +129,18 @@ class Consent:
         if self.epsilon_in_all is not None and (epsilon is None or in_all > self.epsilon_in_all * (1 + 1e-9)):
             shown = "no epsilon" if epsilon is None else f"epsilon {in_all:.4g} with all other runs"
             found.append(f"the run has {shown}, the consent is for {self.epsilon_in_all:g} in all")
+        allowed = self.members or before.members
+        if ANYBODY not in allowed and (others := sorted(set(members) - set(allowed))):
+            found.append(
+                f"{', '.join(others)} would take part, and the consent is for {', '.join(allowed) or 'nobody'}"
+            )
+        for setting, most, order in (
+            ("evaluation", self.evaluation, EVALUATIONS),
+            ("figures", self.figures, FIGURES),
+        ):
+            if order.index(getattr(terms, setting)) > order.index(most):
+                found.append(f"{setting} is {getattr(terms, setting)!r}, the consent is for {most!r}")
+        found += self._weaker(terms, before.terms)
         if self.rounds is not None and terms.message_rounds > self.rounds:
             found.append(f"the run has {terms.message_rounds} rounds, the consent is for {self.rounds}")
         if hours_since is not None and hours_since < self.hours:
@@ -110,3 +152,15 @@ class Consent:
                 f"the run needs code of {', '.join(terms.packages)}, which only the owner can approve"
             )
         return found
+
+    def _weaker(self, terms: Terms, approved: Terms | None) -> Iterator[str]:
+        """Yield what protects this peer less than in the run that its owner approved, where no limit says how much."""
+        if approved is None:
+            return
+        for name in PROTECTIONS:
+            if name == "epsilon" and (self.epsilon is not None or self.epsilon_in_all is not None):
+                continue
+            demand = DEMANDS[name]
+            before, now = demand.agreed(approved), demand.agreed(terms)
+            if before is not None and not demand.met(now, before):
+                yield f"{name} is {now}, and was {before} in the last run that the owner approved"

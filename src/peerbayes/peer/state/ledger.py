@@ -9,13 +9,15 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from peerbayes.errors import BrokenRecord, NeedsPerson, PeerError
+from peerbayes.data import files
+from peerbayes.errors import BrokenRecord, NeedsPerson, PeerbayesError, PeerError
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.learning.releases import rounds_in
 from peerbayes.peer.state.audit_log import LEFT, RELEASE, AuditLog, Delivery, Log, OfState, Position, Tail
 from peerbayes.peer.state.folder import ASIDE, Home, Peer
+from peerbayes.peer.state.same_rows import alone, folders_over_rows, one_sided
 from peerbayes.peer.state.store import KEPT, NoState, PeerState, Store
 from peerbayes.privacy import accounting
 from peerbayes.privacy.accounting import Privacy
@@ -267,20 +269,8 @@ def current(home: Home) -> list[dict[str, Any]]:
 
 
 def runs_over_rows(home: Home) -> Iterator[Home]:
-    """Yield every run of this folder, and of the folders that its owner says have the same rows."""
-    folders = (
-        [home.folder, *map(Path, home.settings().same_rows)] if home.settings_path.exists() else [home.folder]
-    )
-    seen: set[Path] = set()
-    for folder in folders:
-        if (resolved := folder.resolve()) in seen:
-            continue
-        seen.add(resolved)
-        if folder != home.folder and not folder.is_dir():
-            raise NeedsPerson(
-                f"{home.settings_path} says that {folder} has the same rows, and there is no such folder: what was "
-                "released there cannot be counted. Correct same_rows"
-            )
+    """Yield every run of this folder, and of the folders that have the same rows."""
+    for folder in folders_over_rows(home):
         yield from (Home(folder).of_run(number) for number in Home(folder).run_numbers())
 
 
@@ -294,12 +284,13 @@ def reserved(home: Home) -> float:
 
 
 def _goes_on(home: Home) -> bool:
-    """Return whether a run was approved here, or has begun, and has not ended."""
+    """Return whether a run was approved here, or has begun or is about to, and has not ended."""
     if home.records != home.folder:
         return home.agreement_path.exists() and not home.outcome_path.exists()
+    is_reserved = (home.records / RESERVED).exists()
     with contextlib.suppress(NoState), contextlib.closing(Store(home.state_path, readonly=True)) as store:
-        return store.value("verdict") is None and store.round() is not None
-    return False
+        return store.value("verdict") is None and (is_reserved or store.round() is not None)
+    return is_reserved
 
 
 def _remaining(home: Home) -> float:
@@ -348,24 +339,123 @@ def spent(home: Home, peer: Peer) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def in_all(home: Home, promise: Privacy) -> tuple[float, float]:
+def on_rows(home: Home, delta: float) -> dict[str, Any] | None:
+    """Return ε of all releases over the rows of a folder so far; None where they cannot be counted."""
+    try:
+        ledger = [*earlier(home), *current(home)]
+    except PeerbayesError:
+        return None
+    return {"epsilon": epsilon_of(ledger, delta), "delta": delta, "releases": len(ledger)}
+
+
+def in_all(home: Home, promise: Privacy, delta: float | None = None) -> tuple[float, float]:
     """Return ε that other runs have spent on the rows of a folder, and ε with all that are approved and this one."""
-    before = earlier(home)
-    planned = planned_cost(promise) + reserved(home)
-    return epsilon_of(before, promise.delta), epsilon_of(before, promise.delta, planned)
+    others, before = _of_others(home)
+    delta = promise.delta if delta is None else delta
+    return epsilon_of(before, delta), epsilon_of(before, delta, planned_cost(promise) + others)
+
+
+def _of_others(home: Home) -> tuple[float, list[dict[str, Any]]]:
+    """Return μ² that other runs may still spend, and what was released before.
+
+    A run that goes on may release something between the two looks. It must not be missing in both; that it is counted
+    twice, which is on the safe side, is mended by looking again.
+    """
+    for _ in range(LOOKS):
+        others, before = reserved(home), earlier(home)
+        if reserved(home) == others:
+            break
+    return others, before
 
 
 def refuse_overspent(home: Home, peer: Peer) -> None:
-    """Refuse a run that, with the others over the same rows, would spend more than the owner allows."""
-    promise, most = peer.terms.privacy.promise, peer.settings.require.get("epsilon")
-    if promise is None or most is None:
-        return
-    before, total_epsilon = in_all(home, promise)
-    if total_epsilon > most * (1 + 1e-9) and (
-        before or reserved(home)
-    ):  # alone, it is within what was required
-        raise NeedsPerson(
-            f"other runs of {home.folder} have spent epsilon = {before:.4g} on "
-            f"these rows, and this one would make it {total_epsilon:.4g}; {home.settings_path} allows {most:g} in all. "
-            "Raise require.epsilon if that is acceptable; rows of other people belong in another folder"
-        )
+    """Refuse a run that, with the others over the same rows, would spend more than the owner allows of any of them."""
+    promise, limits = peer.terms.privacy.promise, list(_limits(home, peer))
+    if (promise is not None or limits) and (problem := one_sided(home)):
+        raise NeedsPerson(f"{problem}; with an epsilon, nothing is sent before")
+    for limit in limits:
+        if promise is None:
+            raise NeedsPerson(
+                f"{limit.where} allows epsilon {limit.epsilon:g} in all on these rows, and this run of {home.folder} "
+                "has no noise; expected an epsilon of every run over the same rows"
+            )
+        if plain := _without_noise(home):
+            raise NeedsPerson(
+                f"{limit.where} allows epsilon {limit.epsilon:g} in all on these rows, and a run in {plain} has told "
+                "of them without noise: no epsilon holds for them. Without require.epsilon this peer runs"
+            )
+        before, total_epsilon = in_all(home, promise, min(limit.delta, promise.delta))
+        others = reserved(home)
+        is_alone = limit.is_own and not before and not others  # then it is within what was required
+        further = ", with what others may still spend" if others else ""
+        if total_epsilon > limit.epsilon * (1 + 1e-9) and not is_alone:
+            raise NeedsPerson(
+                f"other runs of {home.folder} have spent epsilon = {before:.4g} on "
+                f"these rows, and this one would make it {total_epsilon:.4g}{further}; {limit.where} allows "
+                f"{limit.epsilon:g} in all. "
+                "Raise require.epsilon if that is acceptable; rows of other people belong in another folder"
+            )
+
+
+class Limit(NamedTuple):
+    """What an owner allows all runs over some rows to spend."""
+
+    epsilon: float
+    delta: float
+    where: Path
+    """The owner's file."""
+    is_own: bool
+    """Whether it is that of the folder that asks."""
+
+
+def _limits(home: Home, peer: Peer) -> Iterator[Limit]:
+    """Yield what the owner allows in this folder, and in the others over the same rows."""
+    for folder in folders_over_rows(home):
+        other, is_own = Home(folder), folder == home.folder
+        require = peer.settings.require if is_own else other.settings().require
+        if (most := require.get("epsilon")) is not None:
+            agreed = None if is_own or not other.agreement_path.exists() else Terms.read(other.agreement_path)
+            delta = 1.0 if agreed is None or agreed.privacy.promise is None else agreed.privacy.delta
+            yield Limit(most, min(delta, require.get("delta", 1.0)), other.settings_path, is_own)
+
+
+def _without_noise(home: Home) -> Path | None:
+    """Return the folder of another network's run that has told of the rows without noise; None: there is none."""
+    for other in runs_over_rows(home):
+        if other.folder != home.folder and other.agreement_path.exists():
+            told = other.audit_path.exists() or (other.records / RESERVED).exists()
+            if told and Terms.read(other.agreement_path).privacy.promise is None:
+                return other.records
+    return None
+
+
+# --- a reservation: what a run may spend counts before its first release, also if this machine stops in between
+# Later runs are reserved by their terms in runs/N, which are written when this peer approves them; the first run, which
+# nobody approves, by a file that is written when it begins. Both are written under the lock under which was checked.
+
+
+RESERVED = "reserved.json"  # in the folder of a run: it may spend what its terms say
+LOOKS = 3  # at the ledger, while other runs go on
+
+
+def reserve(home: Home, peer: Peer) -> None:
+    """Reserve what a run may spend, on disk, before it releases anything; or refuse it."""
+    promise = peer.terms.privacy.promise
+    with alone(home):
+        refuse_overspent(home, peer)
+        if promise is None and len(folders_over_rows(home)) == 1:
+            return  # nobody counts
+        if home.records != home.folder or (home.records / RESERVED).exists():
+            return
+        content = {
+            "run": peer.roster.run, "terms": peer.terms.digest,
+            "epsilon": promise and promise.epsilon, "delta": promise and promise.delta,
+        }  # fmt: skip
+        files.write(home.records / RESERVED, files.as_json(content).encode())
+        files.sync(home.records)
+
+
+def give_back(home: Home, peer: Peer) -> None:
+    """Give back what a run reserved that has failed before it released anything."""
+    if peer.terms.privacy.promise is not None and not current(home):
+        (home.records / RESERVED).unlink(missing_ok=True)

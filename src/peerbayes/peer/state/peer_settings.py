@@ -29,7 +29,7 @@ from peerbayes.data.files import text_of
 from peerbayes.errors import ConfigurationError, IdentityError, TermsError
 from peerbayes.learning.robust.rules import RULES
 from peerbayes.learning.shared_settings import SECURE_SUM
-from peerbayes.peer.agreement.terms import PROMISE, Robust, Terms
+from peerbayes.peer.agreement.terms import EVALUATIONS, FIGURES, PROMISE, Robust, Terms
 from peerbayes.peer.identity.keys import valid_name
 from peerbayes.peer.identity.roster import listens, valid_address
 
@@ -87,6 +87,18 @@ DEMANDS: dict[str, Demand] = {
         lambda terms: terms.robust.guard,
         lambda agreed, required: agreed or not required,
         "whether links to neighbours whose models fail here are cut",
+    ),
+    "evaluation": Demand(
+        declarations(Terms)["evaluation"].kind,
+        lambda terms: terms.evaluation,
+        lambda agreed, required: EVALUATIONS.index(agreed) <= EVALUATIONS.index(required),
+        '"none": no run tells errors on this peer\'s held-out rows to all',
+    ),
+    "figures": Demand(
+        declarations(Terms)["figures"].kind,
+        lambda terms: terms.figures,
+        lambda agreed, required: FIGURES.index(agreed) <= FIGURES.index(required),
+        'the most that runs tell of the data before the first round: "none", "warn" or "stop"',
     ),
 }
 
