@@ -198,7 +198,7 @@ def _instead(name: str) -> str:
             "such estimators; simulate takes others, for one run"
         )
     if name == "metrics":
-        return "Expected names, and scorers that make_scorer made of functions of sklearn.metrics; simulate takes others"
+        return "Expected names, and scorers that make_scorer made of functions of sklearn.metrics"
     return f"Call simulate with {name} for one run"
 
 

@@ -1,7 +1,7 @@
 """Metrics and baselines as plain values: names, and what scikit-learn has beside them, by path and parameters.
 
-A scorer is the path of its function, its sign and arguments; an estimator the path of its class and `get_params()`. Only
-what is in scikit-learn itself is read back, by import and constructor: nothing is unpickled.
+A scorer is the path of its function, its sign and arguments; an estimator the path of its class and `get_params()`.
+Only what is in scikit-learn itself is read back, by import and constructor: nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ def _read(stored: Any) -> Any:
         found = _imported(content) if content.startswith(OF_FUNCTIONS) else None
         if inspect.isfunction(found):
             return found
-    elif kind == ESTIMATOR and _is_estimator(found := _imported(content[0])):
-        return found(**{name: _read(parameter) for name, parameter in content[1].items()})
+    elif kind == ESTIMATOR and _is_estimator(made := _imported(content[0])):
+        return made(**{name: _read(parameter) for name, parameter in content[1].items()})
     raise ConfigurationError(
         f"a study stores {shown(stored)}; expected an estimator or a function of this scikit-learn. Was it stored "
         "with another version?"
