@@ -32,7 +32,7 @@ def toml_of(
     lines += ["", "[data]", *_of_data([source_of(data) for data in datasets]), "", "[simulation]"]
     declared, held = declarations(SimulationArguments), writable(SimulationArguments)
     for name, value in settings.items():
-        values = several(name, value, declared[name])
+        values = None if name == "test" else several(name, value, declared[name])
         items = [_entry(name, item) for item in ([value] if values is None else values)]
         if name in held and all(words is None for _, words in items):
             lines.append(f"{name} = {_joined([text for text, _ in items], declared[name], values is None)}")

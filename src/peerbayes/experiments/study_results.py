@@ -35,14 +35,15 @@ def frame_of(
     """Return a row per cell: its settings, status, figures, and in words what there is to say of them."""
     import pandas as pd
 
-    rows, names = [], dict[str, None]()
+    rows, names = [], dict[str, Any]()
     for cell in cells:
         result = results.get(cell.key)
         status, reason = (DONE, "") if result else refusals.get(cell.key, (MISSING, NOT_COMPUTED))
         row = {**{name: cell.levels[name] for name in columns}, STATUS: status}
         if result is not None:
-            names |= dict.fromkeys(result["summary"])
-            row |= {**result["summary"], "seconds": result["seconds"]}
+            figures_of = {name: value for name, value in result["summary"].items() if name not in columns}
+            names |= figures_of
+            row |= {**figures_of, "seconds": result["seconds"]}
             row |= {"notes": sentences(result.get("notes", ())), "warnings": " ".join(result["warnings"])}
         rows.append({"notes": "", "warnings": "", "missing": "", **row, "key": cell.key, "reason": reason})
     frame = pd.DataFrame(rows)

@@ -30,7 +30,8 @@ def figure_of(
         x = "round" if metric in by_round else next(iter(study.varied), None)
     if x is not None and x not in AGAINST and x not in study.varied:
         raise ValueError(
-            f"x is {x!r}; expected {', '.join(AGAINST)}, or a setting that varies: {', '.join(study.varied) or 'none does'}"
+            f"x is {x!r}; expected {', '.join(AGAINST)}, or a setting that varies: "
+            f"{', '.join(study.varied) or 'none does'}"
         )
     lines = lines_of(study, metric, references)
     if x not in AGAINST:
