@@ -228,9 +228,9 @@ def test_learners_are_those_that_are_named(compared):
 
 def test_a_learner_that_depends_on_what_is_compared_is_one_for_each_value(wine):
     study = asked(wine, rounds=[1, 6], seed=[0, 1], baselines="vote")
-    summary = study.summary(learners=["rc", "majority"]).set_index("rounds")
+    summary = study.summary("test_log_loss", learners=["rc", "majority"]).set_index("rounds")
     assert summary.index.tolist() == [1, 6, "rc, 1", "rc, 6", "majority"]
-    of_rc = study.frame.groupby("rounds")["test_rc"].mean()
+    of_rc = study.frame.groupby("rounds")["test_log_loss_rc"].mean()
     assert summary.loc["rc, 1", "mean"] == of_rc[1] != of_rc[6] == summary.loc["rc, 6", "mean"]
 
 

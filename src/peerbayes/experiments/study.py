@@ -172,7 +172,9 @@ class Study:
 
     @cached_property
     def _results(self) -> dict[str, dict[str, Any]]:
-        return self.store.results(cell.key for cell in self.cells)
+        """The results of the cells that are done, by key, in the order of the cells."""
+        stored = self.store.results(cell.key for cell in self.cells)
+        return {cell.key: stored[cell.key] for cell in self.cells if cell.key in stored}
 
     @cached_property
     def frame(self) -> pd.DataFrame:
