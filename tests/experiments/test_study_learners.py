@@ -141,6 +141,12 @@ def test_only_what_is_in_scikit_learn_is_made_again(estimator):
         read_back("metrics", [{"metric": ["x", {"scorer": scorer}]}], SETTINGS["metrics"])
 
 
+def test_nothing_else_is_imported():
+    with pytest.raises(ConfigurationError):
+        read_back("baselines", [{"baseline": ["x", {"estimator": ["this.Zen", {}]}]}], SETTINGS["baselines"])
+    assert "this" not in sys.modules
+
+
 def test_labels_say_which_baselines():
     of = SETTINGS["baselines"].kind.check
     assert label_of(of("baselines", [])) == "none" and label_of(of("baselines", "vote")) == "vote"
