@@ -567,6 +567,15 @@ def test_two_seeds_of_equal_differences_tell_nothing_apart():
     assert table({"a": [0.1, 0.2], "b": [0.1, 0.2]})["note"].tolist() == ["", ""]
 
 
+def test_where_nobody_said_what_is_better_others_are_compared_with_the_first_and_none_is_marked():
+    noise = np.array([0.0, 0.01, -0.01, 0.02, -0.02])
+    values = {"a": 0.3 + noise, "b": 0.1 - noise, "c": 0.5 + noise[::-1]}
+    summary = table(values, "my_figure")
+    assert not summary["best"].any() and summary["compared_with"].tolist() == ["itself", "a", "a"]
+    assert (summary["p_holm"][1:] < 0.05).all() and "say it by greater_is_better" in summary.attrs["notes"][0]
+    assert table(values, "my_figure", more=True)["best"].tolist() == [False, False, True]
+
+
 def test_a_figure_that_is_missing_has_a_sentence():
     summary = table({"a": [0.1, np.nan, 0.2], "b": [np.nan] * 3})
     assert summary["note"][0] == "1 of 3 seeds has no test_error: its run could not compute it."

@@ -281,7 +281,7 @@ def test_what_no_file_can_hold_is_a_comment(wine, tmp_path):
 
 def test_several_datasets_are_one_list_in_the_file(tmp_path):
     study = planned(dataset=["wine", "iris"], folder=tmp_path, **SMALL)
-    assert 'name = ["wine", "iris"]' in study.toml()
+    assert 'name = ["wine", "iris"]' in study.toml() and "\npeers = 4\n" in study.toml()
 
 
 def test_a_study_shows_its_result_in_brief(wine, tmp_path):

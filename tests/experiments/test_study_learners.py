@@ -107,6 +107,11 @@ def test_each_named_scorer_is_stored_by_its_name(name):
     assert str(again[0].scorer) == str(get_scorer(name)) and renamed != text
 
 
+def test_a_scorer_under_the_name_of_another_stays_what_it_is():
+    _, again = stored("metrics", {"roc_auc": "accuracy"})
+    assert again[0].name == "roc_auc" and str(again[0].scorer) == str(get_scorer("accuracy"))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
