@@ -3,7 +3,7 @@
     python benchmarks/study.py [--cells 24] [--peers 50] [--rows 20000] [--turns 6]
 
 In each turn the same cells are computed twice, in an order that alternates: as a script of bare calls, a process of its
-own, and as a script that calls `pb.study` with one worker. Both are counted in processor time of the process and all its
+own, and as a script that calls `pb.study` with one worker. Both are counted in processor time of the process and its
 children, on one thread, with the time to import everything. So the ratio has all that a study adds: the import of its
 worker, which any number of cells shares, the store and the tables. At most 1.05 is allowed.
 
@@ -134,7 +134,7 @@ class Given:
                 index,
                 {
                     "summary": summary, "missing": missing if index % 2 else {}, "notes": ["a note"] * 2,
-                    "learners": ["peers", "majority", "alone", "rc", "rc_end", "ml", "vote"], "history": history,
+                    "learners": ["peers", "majority", "alone", "rc", "rc_end", "ml"], "history": history,
                     "chosen": {}, "warnings": [], "seconds": 0.1,
                 },
             )  # fmt: skip

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from peerbayes.data.arguments import shown
 from peerbayes.errors import AlreadyThere
 
-if TYPE_CHECKING:
-    from peerbayes.experiments.study import Study
+Study = Any  # a `study.Study`, whose folder this is
 
 NAMED = 3  # differences that a sentence names
 

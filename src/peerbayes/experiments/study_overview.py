@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Any
 
 from peerbayes.data.files import printable
 from peerbayes.experiments import study_tables
 from peerbayes.experiments.comparison import DONE, STATUS
 from peerbayes.simulation.provenance import IN_MEMORY
 
-if TYPE_CHECKING:
-    from peerbayes.experiments.study import Study
+Study = Any  # a `study.Study`, which shows itself by this file
 
 WIDEST = 110  # characters of a text
 ROWS = 4  # of the table, and datasets, that are shown

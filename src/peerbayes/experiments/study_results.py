@@ -14,7 +14,7 @@ from peerbayes.experiments.directions import LEARNERS, column_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from peerbayes.experiments.study import StudyCell
+StudyCell = Any  # a `study.StudyCell`
 
 DATASET, SEED, MISSING = "dataset", "seed", "missing"
 NOT_COMPUTED = "it was not computed"
