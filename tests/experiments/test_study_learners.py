@@ -220,6 +220,17 @@ def test_baselines_are_compared_with_strategies_by_seed(compared):
     assert "| exact | crc | vote | vote-product |" in compared.markdown()
 
 
+def test_nothing_of_learners_is_nan_without_a_sentence(compared):
+    for metric in ("test_error", "test_auc", "test_nll"):
+        summary = compared.summary(metric, learners=compared.learners)
+        nan = summary.isna().any(axis=1)
+        assert (
+            nan.sum() == len(compared.learners)
+            and summary["note"][nan].str.contains("no spread over peers").all()
+        )
+    assert "no spread" not in compared.markdown() and "no spread" in compared.markdown(spread_over_peers=True)
+
+
 def test_learners_are_those_that_are_named(compared):
     assert compared.summary(learners=())["strategy"].tolist() == ["exact", "crc"]
     assert compared.summary(learners=["rc", "majority"])["strategy"].tolist() == [

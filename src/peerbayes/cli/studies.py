@@ -97,7 +97,9 @@ def study(
 
 
 def _show(study: Study, metric: str, form: str, options: dict[str, Any], spread: bool) -> None:
-    """Print the comparison of a figure."""
+    """Print the comparison of a figure, with learners where they have it."""
+    if not study.columns_of(metric, options["learners"] or ()):
+        options = {**options, "learners": None}
     if form == "csv":
         print(study.as_csv(), end="")
     elif form == "json":

@@ -241,6 +241,9 @@ def _described(
         if spread in ("", question.metric)
         else {"std_over_peers": float(cell[spread].astype(float).mean())}
     )
+    notes = list(_notes(cell, values.size, question.metric, reasons))
+    if of_peers and values.size and not np.isfinite(of_peers["std_over_peers"]):
+        notes.append(NO_PEERS)
     return {
         "seeds": values.size,
         "mean": mean,
@@ -248,7 +251,7 @@ def _described(
         "high": mean + half,
         "std_over_seeds": float(values.std(ddof=1)) if values.size > 1 else float("nan"),
         **of_peers,
-        "note": " ".join(_notes(cell, values.size, question.metric, reasons)),
+        "note": " ".join(notes),
     }
 
 
@@ -273,6 +276,7 @@ def _notes(
 
 
 UNKNOWN = "its run could not compute it"
+NO_PEERS = "Of what peers are compared with, no spread over peers is kept."
 
 
 def _ended(sentence: str) -> str:

@@ -259,10 +259,10 @@ class Study:
         """Return the comparison as a DataFrame: a row for each combination of the settings that vary.
 
         Columns: the settings, seeds (how many), mean, low and high (its t-interval over seeds), std_over_seeds,
-        std_over_peers (the mean over seeds of the spread over peers: no uncertainty of the mean; learners have none),
-        difference with its
-        interval (paired by seed, to the baseline or the best), p, p_holm (corrected for the values that are compared),
-        best (whether it is distinguishable from every other) and note: why a figure is missing.
+        std_over_peers (the mean over seeds of the spread over peers: no uncertainty of the mean; of learners none is
+        kept), difference with its interval (paired by seed, to the baseline or the best), p, p_holm (corrected for the
+        values that are compared), best (whether it is distinguishable from every other) and note: why a figure is
+        missing.
 
         metric             a column of `frame`; None: the study's
         compare            the setting whose values are compared; None: the study's

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from peerbayes.data.files import printable
+from peerbayes.experiments.comparison import NO_PEERS
 from peerbayes.experiments.formats import escaped, pipes
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Grid:
 SPREAD = "std_over_peers"
 IN_BRACKETS = (
     "In brackets is the standard deviation over the peers of a run, in the mean over seeds: how much peers differ, "
-    "which says nothing about how well the mean is known; what learns one model of all has none."
+    "which says nothing about how well the mean is known."
 )
 NO_SPREAD = "Runs record no standard deviation over peers of this figure."
 
@@ -52,9 +53,8 @@ def grid_of(title: str, summary: pd.DataFrame, compare: str | None, spread: bool
             entry = _entry(summary, {**dict(zip(others, fixed, strict=True)), **named})
             texts.append(NOTHING if entry is None else cell_text(entry, spread))
             marks.append(entry is not None and bool(entry["best"]))
-            if entry is not None and entry["note"]:
-                cell = ", ".join(map(_text, (*fixed, *named.values())))
-                where.setdefault(str(entry["note"]), []).append(cell)
+            if note := "" if entry is None else _note(str(entry["note"]), spread):
+                where.setdefault(note, []).append(", ".join(map(_text, (*fixed, *named.values()))))
         rows.append(texts)
         marked.append(marks)
     of_spread = [IN_BRACKETS if SPREAD in summary else NO_SPREAD] if spread else []
@@ -64,6 +64,11 @@ def grid_of(title: str, summary: pd.DataFrame, compare: str | None, spread: bool
         *(_noted(sentence, cells) for sentence, cells in where.items()),
     ]
     return Grid(title, [*others, *map(_text, levels)], rows, marked, len(others), notes)
+
+
+def _note(note: str, spread: bool) -> str:
+    """Return the note of a cell; of the spread over peers only where the table has it."""
+    return note if spread else note.replace(NO_PEERS, "").strip()
 
 
 def _noted(sentence: str, cells: list[str]) -> str:
