@@ -267,6 +267,14 @@ def test_one_setting_is_compared_with_baselines_alone(wine):
     assert "| peers | majority | vote | vote-product |" in study.markdown()
 
 
+def test_datasets_are_no_methods():
+    study = asked((), dataset=["wine", "iris"], seed=[0, 1], baselines="vote")
+    summary = study.summary()
+    assert summary["dataset"].tolist() == ["wine"] * 3 + ["iris"] * 3
+    assert summary["learner"].tolist() == ["peers", "vote", "vote-product"] * 2
+    assert asked((), dataset=["wine", "iris"]).summary()["dataset"].tolist() == ["wine", "iris"]
+
+
 # --- which way is better
 
 
@@ -319,7 +327,7 @@ def test_every_figure_of_a_run_has_a_direction_or_is_a_count(compared):
     undirected = {
         name
         for name in compared.frame.select_dtypes("number")
-        if more_is_better(name, compared._metrics, compared.learners) is None
+        if more_is_better(name, compared.metrics, compared.learners) is None
     }
     assert undirected <= {"seed", "rounds", "peers"}
 

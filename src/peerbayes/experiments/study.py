@@ -11,9 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from peerbayes.data import files
-from peerbayes.data.arguments import one_of
 from peerbayes.errors import ConfigurationError
-from peerbayes.experiments import comparison, directions, study_overview, study_results, study_tables
+from peerbayes.experiments import (
+    directions,
+    study_comparison,
+    study_overview,
+    study_results,
+    study_tables,
+)
 from peerbayes.experiments.comparison import CONFIDENCE, DONE, STATUS
 from peerbayes.experiments.engines import Engine
 from peerbayes.experiments.results_store import Progress, Store, fill
@@ -226,6 +231,14 @@ class Study:
         standard = set(directions.LEARNERS) - ({MAJORITY} & asked)
         return [name for name in self.learners if name not in standard]
 
+    def columns_of(self, metric: str, learners: Sequence[str]) -> dict[str, str]:
+        """Return the columns of `frame` that have the figures of learners.
+
+        metric    the column that has those of the peers: "test_error", "test_auc", …
+        learners  some of `learners`; empty where there is no such metric of theirs
+        """
+        return study_comparison.columns_of(self, metric, learners)
+
     @property
     def _columns(self) -> list[str]:
         """What a cell is called: its dataset, what varies, and the seed."""
@@ -240,8 +253,8 @@ class Study:
         return [value_of(self.folder, stored) for stored in values.values()]
 
     @property
-    def _metrics(self) -> dict[str, bool | None]:
-        """The metrics, and whether more of them is better."""
+    def metrics(self) -> dict[str, bool | None]:
+        """The metrics beside the error, and whether more of them is better."""
         return directions.of_stored(self._stored("metrics", list(BUILT_IN)))
 
     # --- comparisons
@@ -272,23 +285,9 @@ class Study:
         learners           which of `learners` are compared as well, as further values; None: the study's baselines
         greater_is_better  whether more of the metric is better; None: as the study says, or as is known of the metric
         """
-        name = metric or self.metric
-        setting, frame = compare or self.compare, self.frame
-        self._refuse_unknown(name, frame)
-        columns = self._columns_of(name, learners)
-        varied = self.varied
-        if columns:
-            setting = comparison.compared(varied, setting)
-            if setting is None:
-                setting, varied, frame = LEARNER, (LEARNER,), frame.assign(**{LEARNER: OURS})
-            others = [other for other in varied if other != setting]
-            frame = study_results.with_learners(frame, others, setting, name, columns)
-        more = self.greater_is_better if metric in (None, self.metric) else None
-        more = more if greater_is_better is None else greater_is_better
-        if more is None:
-            more = directions.more_is_better(name, self._metrics, self.learners)
-        question = comparison.checked_question(frame, varied, name, setting, baseline, test, confidence, more)
-        return comparison.table(frame, varied, question, self.reasons)
+        return study_comparison.summary_of(
+            self, metric, compare, baseline, test, confidence, learners, greater_is_better
+        )
 
     def grid(
         self, metric: str | None = None, spread_over_peers: bool = False, **options: Any
@@ -385,36 +384,6 @@ class Study:
         levels = {name: len({str(cell.levels[name]) for cell in self.cells}) for name in (*self.varied, SEED)}
         factors = " × ".join(f"{count} {name}" for name, count in levels.items())
         return f"{len(self.cells)} cells ({factors})"
-
-    def columns_of(self, metric: str, learners: Sequence[str]) -> dict[str, str]:
-        """Return the column of each learner that has a figure of a metric, itself a column of `frame`.
-
-        metric    "test_error", "test_auc", …
-        learners  some of `learners`
-        """
-        of = directions.metric_of(metric, self._metrics)
-        return {name: directions.column_of(name, of) for name in learners} if of else {}
-
-    def _columns_of(self, metric: str, learners: Sequence[str] | None) -> dict[str, str]:
-        """Return the column of each learner that is compared; refuse what is none."""
-        if learners is None:
-            return self.columns_of(metric, self.baselines)
-        names = [learners] if isinstance(learners, str) else list(learners)
-        for name in names:
-            one_of("learners", name, self.learners)
-        columns = self.columns_of(metric, names)
-        if names and not columns:
-            tested = ", ".join(directions.column_of(OURS, name) for name in ("error", *self._metrics))
-            raise ValueError(f"metric is {metric!r}, which learners do not have; expected one of {tested}")
-        return columns
-
-    def _refuse_unknown(self, metric: str, frame: pd.DataFrame) -> None:
-        """Refuse a figure that runs might have, but no cell has, by their reason."""
-        if metric in frame:
-            return
-        said = next((reasons[metric] for reasons in self.reasons.values() if metric in reasons), None)
-        if said is not None:
-            raise ValueError(f"no cell has {metric}: {said}")
 
 
 def _written(text: str, path: str | Path | None, overwrite: bool) -> str:
