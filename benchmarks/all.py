@@ -16,11 +16,15 @@ from pathlib import Path
 
 import first_call
 import predictions
+import study
 
 BENCHMARKS: dict[str, tuple[str, Callable[[], int]]] = {
     "first_call.py": ("What the first calls of a process cost", first_call.main),
     "predictions.py": ("Predictions and fits beside scikit-learn's", predictions.main),
+    "study.py": ("What a study costs beside bare calls", study.main),
 }
+
+WITH_ROWS = ("predictions.py", "study.py")  # those that have the option
 
 HEAD = """# Performance
 
@@ -52,7 +56,7 @@ def main() -> int:
     parts = [HEAD.format(where=where)]
     for name, (title, run) in BENCHMARKS.items():
         print(f"{title}: python benchmarks/{name}")
-        few = ["--rows", str(options.rows)] if options.rows and name == "predictions.py" else []
+        few = ["--rows", str(options.rows)] if options.rows and name in WITH_ROWS else []
         sys.argv = [name, *few]
         begin = len(measuring.figures)
         run()

@@ -1,29 +1,34 @@
-"""What a study costs beside bare calls of `simulate`, and how long a store of a thousand cells takes to open.
+"""What a study costs beside bare calls of `simulate`, and how long a folder of a thousand cells takes to open.
 
-    python benchmarks/study.py [--cells 24] [--peers 50] [--rows 20000] [--repeat 3]
+    python benchmarks/study.py [--cells 24] [--peers 50] [--rows 20000] [--turns 6]
 
-Each repetition runs the same cells twice, in random order: as a script of bare calls, a process of its own, and as a
-script that calls `pb.study` with one worker. Both are counted in processor time of the process and all its children, on
-one thread, with the time to import everything. The overhead of the pool (a second import), of the store and of the
-tables is in the difference, which is the same for any number of cells; the figure per cell is beside it.
+In each turn the same cells are computed twice, in an order that alternates: as a script of bare calls, a process of its
+own, and as a script that calls `pb.study` with one worker. Both are counted in processor time of the process and its
+children, on one thread, with the time to import everything. So the ratio has all that a study adds: the import of its
+worker, which any number of cells shares, the store and the tables. At most 1.05 is allowed.
+
+A folder of a thousand cells is opened, and its frame, history and comparison are made, in at most a second of processor
+time. The exit code is 1 if a limit is missed.
 """
 
-from __future__ import annotations
+import measuring  # isort: skip  # before numpy: it limits the threads
 
 import argparse
+import math
 import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
 
-THREADS = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
-)
+# The most that a study may take beside bare calls, and a folder of a thousand cells to open, in seconds.
+MOST_RATIO, MOST_SECONDS = 1.05, 1.0
+
+# How often the folder is opened.
+OPENED = 8
 
 DATA = """
 import sys
@@ -58,34 +63,31 @@ pb.study(X, y, strategy=["exact", "crc"], seed=range(cells // 2), folder=folder,
 def seconds_of(script: str, *words: object) -> float:
     """Return the processor time of a script and its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(
-        [sys.executable, "-c", script, *map(str, words)], check=True, env={**os.environ, **THREADS}
-    )
+    environment = {**os.environ, "NUMBA_NUM_THREADS": "1"}  # others are limited by `measuring`
+    subprocess.run([sys.executable, "-c", script, *map(str, words)], check=True, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def overhead(rows: int, peers: int, cells: int, repeat: int) -> None:
-    """Print processor time of both, interleaved, and the overhead."""
-    rng, totals = np.random.default_rng(), {"bare": [], "study": []}
-    for _ in range(repeat):
-        for name in rng.permutation(list(totals)):
+def overhead(rows: int, peers: int, cells: int, turns: int) -> None:
+    """Report the ratio of the processor times of both."""
+    logs, taken = [], {BARE: [], STUDY: []}
+    for turn in range(turns):
+        for script in (BARE, STUDY) if turn % 2 else (STUDY, BARE):
             with tempfile.TemporaryDirectory() as folder:
-                script = BARE if name == "bare" else STUDY
-                totals[str(name)].append(seconds_of(script, rows, peers, cells, folder))
-    bare, study = (float(np.median(totals[name])) for name in ("bare", "study"))
-    print(f"{cells} cells of {peers} peers, {rows:,} rows; median of {repeat}, processor time")
-    print(f"  bare calls  {bare:.2f} s ({', '.join(f'{value:.2f}' for value in totals['bare'])})")
-    print(f"  study       {study:.2f} s ({', '.join(f'{value:.2f}' for value in totals['study'])})")
+                taken[script].append(seconds_of(script, rows, peers, cells, folder))
+        logs.append(math.log(taken[STUDY][-1] / taken[BARE][-1]))
+    bare, study = (float(np.median(taken[script])) for script in (BARE, STUDY))
     print(
-        f"  overhead    {study - bare:.2f} s, {(study - bare) / bare:.1%}, {(study - bare) / cells:.3f} s a cell"
+        f"{cells} cells of {peers} peers, {rows:,} rows: {bare:.1f} s bare, {study:.1f} s as a study (medians)"
     )
+    what = f"a study of {cells} cells / bare calls of simulate"
+    measuring.at_most(what, measuring.ratio_of(logs), MOST_RATIO)
 
 
 def thousand() -> None:
-    """Print how long a folder with a thousand cells takes to open."""
-    from peerbayes.experiments.results_store import Store
-    from peerbayes.experiments.study import STORE_FILE, Study
+    """Report how long a folder with a thousand cells takes to open."""
+    from peerbayes.experiments.study import Study
     from peerbayes.experiments.study_plan import planned
 
     rng = np.random.default_rng(0)
@@ -97,25 +99,27 @@ def thousand() -> None:
         }
         asked = planned(rng.normal(size=(200, 3)), y, folder=folder, seed=range(20), **settings)
         asked.run(Given(rng))
-        assert len(Store(Path(folder) / STORE_FILE).frame()) == 1000
-        for what in ("open and frame", "history", "summary"):
-            began = time.perf_counter()
+        assert (Study.load(folder).frame["status"] == "done").sum() == 1000
+        logs = []
+        for _ in range(OPENED):
+            began = time.process_time()
             study = Study.load(folder)
-            {"open and frame": lambda s: s.frame, "history": lambda s: s.history, "summary": Study.summary}[
-                what
-            ](study)
-            print(f"  1,000 cells, {what}: {time.perf_counter() - began:.2f} s")
+            assert len(study.frame) == 1000 and len(study.history) == 64_000 and len(study.summary()) == 50
+            logs.append(math.log(time.process_time() - began))
+    what = "a folder of 1,000 cells: opened, framed and compared, in seconds"
+    measuring.at_most(what, measuring.ratio_of(logs), MOST_SECONDS)
 
 
 class Given:
-    """An engine whose results are random numbers of the right shape."""
+    """An engine whose results are random numbers of the right shape, a few of them missing."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
 
     def run(self, compute, specifications):
         names = ("test_error", "train_error", "disagreement", "soft_error")
-        figures = (*names, *(f"figure_{number}" for number in range(40)))
+        figures = (*names, *(f"figure_{number}" for number in range(60)))
+        missing = dict.fromkeys(figures[-8:], "all test rows are of the class 'a', and an AUC compares two")
         for index, _ in enumerate(specifications):
             history = {name: self.rng.random(64) for each in names for name in (each, f"{each}_std")}
             history |= {
@@ -123,19 +127,30 @@ class Given:
                 "bytes": self.rng.random(64),
                 "seconds": self.rng.random(64),
             }
-            summary = dict(zip(figures, self.rng.random(44).tolist(), strict=True))
+            summary = dict(zip(figures, self.rng.random(len(figures)).tolist(), strict=True))
+            if index % 2:
+                summary |= dict.fromkeys(missing, math.nan)
             yield (
                 index,
-                {"summary": summary, "history": history, "chosen": {}, "warnings": [], "seconds": 0.1},
-            )
+                {
+                    "summary": summary, "missing": missing if index % 2 else {}, "notes": ["a note"] * 2,
+                    "learners": ["peers", "majority", "alone", "rc", "rc_end", "ml"], "history": history,
+                    "chosen": {}, "warnings": [], "seconds": 0.1,
+                },
+            )  # fmt: skip
 
 
-if __name__ == "__main__":
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for name, default in (("--cells", 24), ("--peers", 50), ("--rows", 20_000), ("--repeat", 3)):
+    for name, default in (("--cells", 24), ("--peers", 50), ("--rows", 20_000), ("--turns", 6)):
         parser.add_argument(name, type=int, default=default)
     words = parser.parse_args()
     thousand()
-    overhead(words.rows, words.peers, words.cells, words.repeat)
+    overhead(words.rows, words.peers, words.cells, words.turns)
+    return measuring.verdict()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -21,8 +21,9 @@ import peerbayes as pb
 from peerbayes import network
 from peerbayes.data.declarations import declarations
 from peerbayes.data.table import Table
-from peerbayes.errors import ConfigurationError
+from peerbayes.errors import AlreadyThere, ConfigurationError
 from peerbayes.experiments import comparison, study_file
+from peerbayes.experiments.directions import more_is_better
 from peerbayes.experiments.engines import LocalEngine, enduring
 from peerbayes.experiments.formats import escaped
 from peerbayes.experiments.levels import plain, read_back, several
@@ -35,32 +36,14 @@ from peerbayes.learning.strategies import STRATEGIES
 from peerbayes.simulation.settings import SimulationArguments
 from shared.cells_that_fail import always_dying, dying
 from shared.commands import HANG, peerbayes
+from shared.studies import SMALL, Here, asked
 
-SMALL = {"peers": 4, "rows_per_peer": 15, "rounds": 3}
 SETTINGS = declarations(SimulationArguments)
-
-
-class Here:
-    """Computes cells in this process, and counts them."""
-
-    name = "here"
-
-    def __init__(self):
-        self.count = 0
-
-    def run(self, compute, specifications):
-        for index, specification in enumerate(specifications):
-            self.count += 1
-            yield index, compute(specification)
 
 
 @pytest.fixture(scope="module")
 def wine():
     return load_wine(return_X_y=True)
-
-
-def asked(data, engine=None, **settings):
-    return pb.study(*data, engine=engine or Here(), progress=False, **{**SMALL, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +74,9 @@ def small(wine, tmp_path_factory):
         ("kinds", ["auto", "paper"], None),
         ("faults", [network.Loss(0.1)], None),
         ("message_loss", [0.0, 0.1], None),
+        ("metrics", ["auc", "f1"], None),
+        ("baselines", ["vote", "softmax"], None),
+        ("baselines", pb.each([], ["vote"]), [[], ["vote"]]),
         ("kinds", {"a": "discrete"}, None),
         ("strategy", "exact", None),
     ],
@@ -287,7 +273,8 @@ DEFAULTS = {
     "messages": "float64", "exchanges": None, "penalty": "none", "objective": "rows", "seed": 0, "clip": 5.0,
     "dtype": "float64", "evaluate_every": 1, "message_loss": 0.0, "message_delay": 0.0, "peers_down": 0.0,
     "faults": None, "secure_sum": False, "start_rounds": None, "privacy": None, "robust": None, "attack": None,
-    "hold_out": 0.0, "select": "last", "patience": 4, "references": True, "structure": None,
+    "hold_out": 0.0, "select": "last", "patience": 4, "references": True, "structure": None, "baselines": (),
+    "metrics": ("balanced_accuracy", "log_loss", "auc", "f1", "brier", "ece"),
 }  # fmt: skip
 
 
@@ -330,7 +317,9 @@ def test_nothing_is_computed_twice_and_more_seeds_are_added(wine, tmp_path):
     assert engine.count == 3
     pd.testing.assert_frame_equal(more.frame.iloc[:2], first.frame)
     changed = (wine[0] + 1.0, wine[1])
-    asked(changed, engine, seed=[0, 1, 2], folder=tmp_path)
+    with pytest.raises(AlreadyThere, match=r"3 cells .*rows"):
+        asked(changed, engine, seed=[0, 1, 2], folder=tmp_path)
+    asked(changed, engine, seed=[0, 1, 2], folder=tmp_path, overwrite=True)
     assert engine.count == 6
 
 
@@ -496,7 +485,11 @@ def test_tests_are_those_of_scipy():
     assert comparison.sign_flips(many) == pytest.approx(stats.ttest_1samp(many, 0.0).pvalue, abs=0.02)
     for test, _ in comparison.TESTS.values():
         assert test(np.zeros(6)) == 1.0
-    assert comparison.t_test(np.full(4, 0.5)) == 0.0
+    for size in (2, 4, 6):  # equal differences have no variance: p is of changing signs
+        for rounding in (0.0, 1e-17):
+            equal = 0.5 + rounding * np.arange(size)
+            assert comparison.t_test(equal) == pytest.approx(2 / 2**size) == comparison.sign_flips(equal)
+    assert comparison.t_test(np.array([0.5, 0.5 + 1e-6])) < 1e-5  # a little variance is variance
 
 
 def test_holm_against_its_definition():
@@ -534,6 +527,7 @@ def frame_of(values, metric="test_error"):
 def table(values, metric="test_error", **options):
     frame = frame_of(values, metric)
     settings = {"compare": None, "baseline": None, "test": "t", "confidence": 0.95, **options}
+    settings.setdefault("more", more_is_better(metric))
     return comparison.table(
         frame, ["strategy"], comparison.checked_question(frame, ["strategy"], metric, **settings)
     )
@@ -562,13 +556,31 @@ def test_one_seed_has_no_interval_and_says_so():
     assert summary["difference"].tolist() == pytest.approx([0.0, 0.1])
 
 
+def test_two_seeds_of_equal_differences_tell_nothing_apart():
+    summary = table({"a": [0.1, 0.2], "b": [0.2, 0.3]})
+    assert not summary["best"].any() and summary["p"][1] == 0.5
+    assert (
+        "the same in all 2 seeds, so their interval has no width, and p is of changing signs"
+        in summary["note"][1]
+    )
+    assert table({"a": [0.1] * 6, "b": [0.2] * 6})["best"].tolist() == [True, False]  # six signs are enough
+    assert table({"a": [0.1, 0.2], "b": [0.1, 0.2]})["note"].tolist() == ["", ""]
+
+
+def test_where_nobody_said_what_is_better_others_are_compared_with_the_first_and_none_is_marked():
+    noise = np.array([0.0, 0.01, -0.01, 0.02, -0.02])
+    values = {"a": 0.3 + noise, "b": 0.1 - noise, "c": 0.5 + noise[::-1]}
+    summary = table(values, "my_figure")
+    assert not summary["best"].any() and summary["compared_with"].tolist() == ["itself", "a", "a"]
+    assert (summary["p_holm"][1:] < 0.05).all() and "say it by greater_is_better" in summary.attrs["notes"][0]
+    assert table(values, "my_figure", more=True)["best"].tolist() == [False, False, True]
+
+
 def test_a_figure_that_is_missing_has_a_sentence():
     summary = table({"a": [0.1, np.nan, 0.2], "b": [np.nan] * 3})
-    assert summary["note"][0] == "1 of 3 seeds has no test_error, which its run could not compute."
-    assert summary["note"][1] == "3 of 3 seeds have no test_error, which its run could not compute."
+    assert summary["note"][0] == "1 of 3 seeds has no test_error: its run could not compute it."
+    assert summary["note"][1] == "3 of 3 seeds have no test_error: its run could not compute it."
     assert summary["seeds"].tolist() == [2, 0]
-    of_reference = table({"a": [np.nan]}, "test_rc")
-    assert "references = true only" in of_reference["note"][0]
 
 
 def test_nothing_is_nan_without_a_sentence(small):

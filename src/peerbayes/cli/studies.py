@@ -11,6 +11,7 @@ from rich.progress import MofNCompleteColumn, TimeElapsedColumn, TimeRemainingCo
 from rich.text import Text
 
 from peerbayes.cli import (
+    Overwrite,
     argument,
     check_format,
     exit_on_error,
@@ -49,6 +50,11 @@ def study(
     workers: Annotated[int | None, option("Number of processes; default: one per processor.")] = None,
     form: Annotated[str, option("table, markdown, latex, csv or json.", "--format")] = "table",
     metric: Annotated[str, option("Figures to compare, separated by commas; default: the file's.")] = "",
+    spread: Annotated[
+        bool,
+        option("Add the standard deviation over peers, in brackets.", "--spread-over-peers"),
+    ] = False,
+    overwrite: Overwrite = False,
     dry_run: Annotated[
         bool, option("Only count the cells, and those that are there already.", "--dry-run")
     ] = False,
@@ -65,7 +71,7 @@ def study(
         computing = engine_of(engine, workers, address)
         plan = planned(
             dataset=content.datasets, folder=folder, name=content.name, compare=content.compare, metric=content.metric,
-            test_rows=content.test_rows, **content.settings,
+            greater_is_better=content.greater_is_better, test_rows=content.test_rows, **content.settings,
         )  # fmt: skip
         missing = len(plan.missing())
         print(f"{plan}; {missing:,} to compute", file=sys.stderr)
@@ -75,14 +81,14 @@ def study(
             task = bar.add_task("cells", total=missing)
             shown = Lines().show if bar.disable else (lambda done, _: bar.update(task, completed=done))
             try:
-                plan.run(computing, shown)
+                plan.run(computing, shown, overwrite)
             except KeyboardInterrupt:
                 print(
                     f"stopped; what is done is in {folder}. Run the same command to continue", file=sys.stderr
                 )
                 sys.exit(INTERRUPTED)
         for name in split(metric) or [content.metric]:
-            _show(plan, name, form, content.options)
+            _show(plan, name, form, content.options, spread or content.spread_over_peers)
         if absent := plan.incomplete:
             for cell, why in absent.items():
                 print(f"peerbayes: {cell}: {why}", file=sys.stderr)
@@ -90,19 +96,21 @@ def study(
             sys.exit(1)
 
 
-def _show(study: Study, metric: str, form: str, options: dict[str, Any]) -> None:
-    """Print the comparison of a figure."""
+def _show(study: Study, metric: str, form: str, options: dict[str, Any], spread: bool) -> None:
+    """Print the comparison of a figure, with learners where they have it."""
+    if not study.columns_of(metric, options["learners"] or ()):
+        options = {**options, "learners": None}
     if form == "csv":
         print(study.as_csv(), end="")
     elif form == "json":
         rows = json.loads(study.summary(metric, **options).to_json(orient="records"))
         print(json.dumps({"name": study.name, "cells": len(study.cells), "summary": rows}, indent=2))
     elif form == "markdown":
-        print(study.markdown(metric, **options))
+        print(study.markdown(metric, spread_over_peers=spread, **options))
     elif form == "latex":
-        print(study.latex(metric=metric, **options), end="")
+        print(study.latex(metric=metric, spread_over_peers=spread, **options), end="")
     else:
-        grid = study.grid(metric, **options)
+        grid = study.grid(metric, spread, **options)
         rows = [
             [Text(text, style="bold" if mark else "") for text, mark in zip(*row, strict=True)]
             for row in zip(grid.rows, grid.marked, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 
-# Metrics of which more is better; of all others, less.
-MORE_IS_BETTER = ("accuracy", "auc", "f1", "precision", "recall")
-
 # Seeds up to which all changes of signs are tried; beyond, so many are drawn.
 EXACT_SEEDS, DRAWN = 16, 1 << 16
 
+# Differences whose deviation is at most this share of their mean are equal, up to the rounding of sums.
+EQUAL = 1e-9
+
 STATUS, DONE = "status", "done"
-TEXTS = ("key", "reason", "warnings")  # columns of a frame that are no figures
+TEXTS = ("key", "reason", "missing", "notes", "warnings")  # columns of a frame that are no figures
+FIGURE = "figure"  # a column that says which figure of its cell a row has, where that is another one
 
 
 # --- intervals and tests
@@ -38,11 +39,20 @@ def half_width(values: np.ndarray, confidence: float = CONFIDENCE) -> float:
     return float(quantile * values.std(ddof=1) / np.sqrt(values.size))
 
 
+def all_equal(differences: np.ndarray) -> bool:
+    """Return whether differences are one number, from which no test can tell how much they vary: [n] -> ()."""
+    return bool(differences.size > 1 and differences.std(ddof=1) <= EQUAL * abs(differences.mean()))
+
+
 def t_test(differences: np.ndarray) -> float:
-    """Return p of the paired t-test: [n] -> (); of equal differences 1 if they are 0, else 0."""
+    """Return p of the paired t-test: [n] -> (); of equal differences that of changing signs.
+
+    Equal differences have no variance, for which a t-test says p = 0 with two seeds as with a hundred. Changing signs
+    assumes no variance and says 2/2ⁿ: six seeds may be enough, two are not.
+    """
+    if all_equal(differences):
+        return sign_flips(differences)
     error = differences.std(ddof=1) / np.sqrt(differences.size)
-    if error == 0.0:
-        return float(differences[0] == 0.0)
     return float(2.0 * stdtr(differences.size - 1, -abs(differences.mean() / error)))
 
 
@@ -94,6 +104,7 @@ class Question:
     baseline    the value with which all are compared; None: the best
     test        "t", "sign-flip" or "wilcoxon"
     confidence  of intervals; a difference counts if its corrected p is below 1 minus this
+    more        whether more of the metric is better; None: nobody said so
     """
 
     metric: str
@@ -101,23 +112,39 @@ class Question:
     baseline: Any = None
     test: str = "t"
     confidence: float = CONFIDENCE
+    more: bool | None = None
 
     @property
     def sign(self) -> float:
         """1 where less is better, -1 where more is."""
-        return -1.0 if any(word in self.metric for word in MORE_IS_BETTER) else 1.0
+        return -1.0 if self.more else 1.0
+
+    @property
+    def reference(self) -> str:
+        """What others are compared with, in words."""
+        if self.baseline is not None:
+            return repr(self.baseline)
+        return "the first value" if self.more is None else "the best"
 
     def sentences(self) -> list[str]:
         """Return what the numbers of a table are."""
         share = f"{self.confidence:.0%}".replace("%", " %")
+        mean = f"{self.metric}: mean over seeds ± half of its {share} t-interval."
         if self.compare is None:
-            return [f"{self.metric}: mean over seeds ± half of its {share} t-interval."]
-        test, against = TESTS[self.test][1], "the best" if self.baseline is None else repr(self.baseline)
-        return [
-            f"{self.metric}: mean over seeds ± half of its {share} t-interval. Differences to {against} are paired by "
-            f"seed, whose test rows all cells share; p is of {test}, corrected by Holm's method for the values of "
-            f"{self.compare} that are compared. The best is marked where it differs from every other at p < "
+            return [mean]
+        marked = (
+            f"The best, the {'highest' if self.more else 'lowest'}, is marked where it differs from every other at p < "
             f"{1.0 - self.confidence:.2g}."
+        )
+        if self.more is None:
+            marked = (
+                f"Whether more or less of {self.metric} is better is not known, so no best is marked; say it by "
+                "greater_is_better."
+            )
+        return [
+            f"{mean} Differences to {self.reference} are paired by seed, whose test rows all cells share; p is of "
+            f"{TESTS[self.test][1]}, corrected by Holm's method for the values of {self.compare} that are compared. "
+            f"{marked}"
         ]
 
 
@@ -129,29 +156,42 @@ def checked_question(
     baseline: Any,
     test: str,
     confidence: float,
+    more: bool | None = None,
 ) -> Question:
-    """Return a checked question about a frame in which these settings vary."""
+    """Return a checked question about a frame in which these settings vary; `more` of the metric may be better."""
     columns = list(frame.columns)
     figures = [name for name in columns[columns.index(STATUS) + 1 :] if name not in TEXTS]
     one_of("metric", metric, figures)
     one_of("test", test, TESTS)
     number("confidence", confidence, "a share between 0 and 1", above=0.0, below=1.0)
-    if compare is None:
-        of_methods = [name for name in settings if name != "dataset"]
-        compare = next(iter(of_methods or settings), None)
-    else:
-        one_of("compare", compare, tuple(settings))
+    compare = compared(settings, compare)
     if baseline is not None:
         levels = [] if compare is None else list(dict.fromkeys(frame[compare]))
         if baseline not in levels:
             raise refusal(
                 "baseline", baseline, f"one of {', '.join(map(repr, levels))}, the values of {compare}"
             )
-    return Question(metric, compare, baseline, test, confidence)
+    return Question(metric, compare, baseline, test, confidence, more)
 
 
-def table(frame: pd.DataFrame, settings: Sequence[str], question: Question) -> pd.DataFrame:
-    """Return a row for each combination of settings: mean, interval, spread, difference, test, and what to note."""
+def compared(settings: Sequence[str], compare: str | None) -> str | None:
+    """Return the setting whose values are compared: the one that is named, else the first that is no dataset."""
+    if compare is not None:
+        return str(one_of("compare", compare, tuple(settings)))
+    of_methods = [name for name in settings if name != "dataset"]
+    return next(iter(of_methods or settings), None)
+
+
+def table(
+    frame: pd.DataFrame,
+    settings: Sequence[str],
+    question: Question,
+    reasons: Mapping[str, Mapping[str, str]] = {},
+) -> pd.DataFrame:
+    """Return a row for each combination of settings: mean, interval, spread, difference, test, and what to note.
+
+    reasons  why the cell with a key lacks figures, by their names
+    """
     import pandas as pd
 
     others = [name for name in settings if name != question.compare]
@@ -162,13 +202,13 @@ def table(frame: pd.DataFrame, settings: Sequence[str], question: Question) -> p
         cells = [
             group if question.compare is None else group[group[question.compare] == level] for level in levels
         ]
-        described = [_described(cell, question) for cell in cells]
+        described = [_described(cell, question, reasons) for cell in cells]
         _add_differences(described, levels, [_by_seed(cell, question.metric) for cell in cells], question)
         for level, row in zip(levels, described, strict=True):
             named = {} if question.compare is None else {question.compare: level}
             rows.append({**dict(zip(others, fixed, strict=True)), **named, "metric": question.metric, **row})
     summary = pd.DataFrame(rows)
-    summary.attrs["notes"] = question.sentences()
+    summary.attrs |= {"notes": question.sentences(), "compare": question.compare}
     return summary
 
 
@@ -186,7 +226,9 @@ def _by_seed(cell: pd.DataFrame, metric: str) -> dict[int, float]:
     return {int(seed): value for seed, value in values if np.isfinite(value)}
 
 
-def _described(cell: pd.DataFrame, question: Question) -> dict[str, Any]:
+def _described(
+    cell: pd.DataFrame, question: Question, reasons: Mapping[str, Mapping[str, str]]
+) -> dict[str, Any]:
     """Return the mean of a cell over its seeds, and the sentence about what is missing."""
     values = np.array(list(_by_seed(cell, question.metric).values()))
     half = half_width(values, question.confidence)
@@ -199,6 +241,9 @@ def _described(cell: pd.DataFrame, question: Question) -> dict[str, Any]:
         if spread in ("", question.metric)
         else {"std_over_peers": float(cell[spread].astype(float).mean())}
     )
+    notes = list(_notes(cell, values.size, question.metric, reasons))
+    if of_peers and values.size and not np.isfinite(of_peers["std_over_peers"]):
+        notes.append(NO_PEERS)
     return {
         "seeds": values.size,
         "mean": mean,
@@ -206,32 +251,36 @@ def _described(cell: pd.DataFrame, question: Question) -> dict[str, Any]:
         "high": mean + half,
         "std_over_seeds": float(values.std(ddof=1)) if values.size > 1 else float("nan"),
         **of_peers,
-        "note": " ".join(_notes(cell, values.size, question.metric)),
+        "note": " ".join(notes),
     }
 
 
-def _notes(cell: pd.DataFrame, values: int, metric: str) -> Iterator[str]:
+def _notes(
+    cell: pd.DataFrame, values: int, metric: str, reasons: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
     """Yield a sentence for each reason why a figure is missing."""
     done = cell[STATUS] == DONE
     counts = Counter(zip(cell.loc[~done, STATUS], cell.loc[~done, "reason"], strict=True))
     for (status, reason), count in counts.items():
-        yield f"{count} of {len(cell)} seeds {'is' if count == 1 else 'are'} {status}: {reason}."
-    if absent := int(done.sum()) - values:
-        yield f"{absent} of {len(cell)} seeds {'has' if absent == 1 else 'have'} no {metric}{_why(metric, cell)}."
+        yield f"{count} of {len(cell)} seeds {'is' if count == 1 else 'are'} {status}: {_ended(reason)}"
+    absent = cell[done & ~np.isfinite(cell[metric].astype(float))]
+    figures = absent[FIGURE] if FIGURE in absent else [metric] * len(absent)
+    why = Counter(
+        (figure, reasons.get(key, {}).get(figure, UNKNOWN))
+        for key, figure in zip(absent["key"], figures, strict=True)
+    )
+    for (figure, reason), count in why.items():
+        yield f"{count} of {len(cell)} seeds {'has' if count == 1 else 'have'} no {figure}: {_ended(reason)}"
     if values == 1:
         yield "One seed: no interval and no test; expected two or more seeds."
 
 
-def _why(metric: str, cell: pd.DataFrame) -> str:
-    """Return why a run that is done has no figure of that name."""
-    warned = " ".join(dict.fromkeys(text for text in cell["warnings"] if text))
-    if metric.split("_")[-1] in ("rc", "end", "ml", "local"):
-        return ", which is computed with references = true only"
-    return (
-        f", which its run could not compute. It warned: {warned}"
-        if warned
-        else ", which its run could not compute"
-    )
+UNKNOWN = "its run could not compute it"
+NO_PEERS = "Of what peers are compared with, no spread over peers is kept."
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
 
 
 def _add_differences(
@@ -249,8 +298,11 @@ def _add_differences(
     if len(levels) < 2 or not present:
         return
     first = min(present, key=lambda index: question.sign * described[index]["mean"])
-    reference = first if question.baseline is None else list(levels).index(question.baseline)
+    best = present[0] if question.more is None else first
+    reference = best if question.baseline is None else list(levels).index(question.baseline)
     _compare(described, levels, by_seed, reference, question)
+    if question.more is None:
+        return
     corrected = _corrected(by_seed, first, question)
     described[first]["best"] = len(corrected) == len(levels) - 1 and all(
         p < 1.0 - question.confidence for p in corrected.values()
@@ -291,5 +343,11 @@ def _compare(
         half, mean = half_width(pair, question.confidence), float(pair.mean())
         row |= {"difference": mean, "difference_low": mean - half, "difference_high": mean + half}
         row["compared_with"] = str(levels[reference])
+        if pair.any() and all_equal(pair):
+            instead = ", and p is of changing signs, not of a t-test" if question.test == "t" else ""
+            row["note"] += (" " if row["note"] else "") + (
+                f"Its differences to {levels[reference]} are the same in all {pair.size} seeds, so their interval has "
+                f"no width{instead}."
+            )
         if index in corrected:
             row |= {"p": TESTS[question.test][0](pair), "p_holm": corrected[index]}

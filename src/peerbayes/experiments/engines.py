@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from peerbayes.errors import ConfigurationError, PeerbayesError
 from peerbayes.model.devices import ONE_THREAD, processors
-from peerbayes.simulation.sharded.workers import RETRIES, cluster
+from peerbayes.simulation.sharded.workers import RETRIES, cluster, connected
 
 # --- cells computed by Ray, on this machine or a cluster of them (extra `cluster`)
 # Ray is for trusted clusters only: whoever reaches its ports can run code. Never between data owners.
@@ -58,6 +58,11 @@ class RayEngine:
     workers: int | None = None
     address: str | None = None
     name = "ray"
+
+    @property
+    def joins(self) -> bool:
+        """Whether cells are computed by a cluster that others started, maybe on other machines."""
+        return self.address is not None or connected()
 
     def run(
         self, compute: Compute, specifications: Sequence[dict[str, Any]]

@@ -24,9 +24,12 @@ from peerbayes.data.files import text_of
 from peerbayes.data.registry import Registry
 from peerbayes.data.schema import Schema
 from peerbayes.errors import TopologyError
+from peerbayes.experiments import stored_sklearn
 from peerbayes.learning import planning
 from peerbayes.model.families import FAMILIES
 from peerbayes.network.topologies import FILE_ENDINGS, TOPOLOGIES
+from peerbayes.simulation.baselines import Baseline
+from peerbayes.simulation.scores import Metric
 
 # --- which values a setting has
 
@@ -89,6 +92,11 @@ CANNOT = "a study stores its settings and hands them to other processes, which i
 
 def plain(name: str, value: Any) -> Any:
     """Return a checked value of a setting as JSON can hold it, files by their content; refuse what it cannot hold."""
+    if name in stored_sklearn.SETTINGS:
+        try:
+            return stored_sklearn.SETTINGS[name][0](value)
+        except stored_sklearn.NotPlain as problem:
+            raise TypeError(f"{name}: {problem}; {CANNOT}. {_instead(name)}") from problem
     if name == "topology" and not _is_name(value):
         return {LINKS: _links(value)}
     if isinstance(value, str) and name in REGISTRIES:
@@ -112,6 +120,8 @@ def plain(name: str, value: Any) -> Any:
 
 def read_back(name: str, stored: Any, setting: Setting) -> Any:
     """Return the value that `plain` stored, as `simulate` takes it."""
+    if name in stored_sklearn.SETTINGS:
+        return stored_sklearn.SETTINGS[name][1](stored)
     if isinstance(stored, list):
         return [read_back(name, item, setting) for item in stored]
     if not isinstance(stored, dict):
@@ -182,6 +192,13 @@ def _instead(name: str) -> str:
         return (
             "Expected a name, a graph, a matrix or a file of links; a random network changes by change_every"
         )
+    if name == "baselines":
+        return (
+            "Expected names, and estimators of scikit-learn itself whose parameters are numbers, texts, lists or other "
+            "such estimators; simulate takes others, for one run"
+        )
+    if name == "metrics":
+        return "Expected names, and scorers that make_scorer made of functions of sklearn.metrics"
     return f"Call simulate with {name} for one run"
 
 
@@ -198,6 +215,10 @@ def label_of(value: Any) -> Any:
         return value.item()
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, tuple | list) and not value:
+        return "none"
+    if isinstance(value, tuple | list) and all(isinstance(item, Metric | Baseline) for item in value):
+        return ", ".join(map(stored_sklearn.label, value))
     if isinstance(value, tuple | list) and all(isinstance(item, str | int | float | None) for item in value):
         return ", ".join(str(item) for item in value)
     if isinstance(value, tuple | list) and all(is_dataclass(item) for item in value):

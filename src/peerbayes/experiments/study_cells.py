@@ -91,12 +91,19 @@ def arguments_of(specification: dict[str, Any]) -> tuple[Any, Any, dict[str, Any
 
 
 def figures_of(X: Any, y: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """Run a cell; return its summary, its history by round, and what was chosen."""
+    """Run a cell; return its summary with the reasons of what is missing, its history by round, and what was chosen."""
     from peerbayes.simulation.run import simulate
 
     run = simulate(X, y, **settings)
     chosen = {"strategy": run.configuration["strategy"], "family": run.layout.name}
-    return {"summary": run.summary(), "history": history_of(run), "chosen": chosen}
+    return {
+        "summary": run.summary(),
+        "missing": run.missing,
+        "notes": list(run.scored.notes),
+        "learners": list(dict.fromkeys(score.learner for score in run.scored.rows)),
+        "history": history_of(run),
+        "chosen": chosen,
+    }
 
 
 def history_of(run: Any) -> dict[str, np.ndarray]:

@@ -32,6 +32,7 @@ from peerbayes.data.declarations import (
     read_value,
     real_number,
     text_value,
+    true_or_false,
     whole_number,
 )
 from peerbayes.errors import ConfigurationError, PeerbayesError
@@ -59,6 +60,15 @@ class StudyEntries(TypedDict, total=False):
     confidence: Annotated[float, Setting(
         CONFIDENCE, real_number("a share between 0 and 1", above=0.0, below=1.0),
         "the confidence of intervals; tests are at 1 minus this")]
+    greater_is_better: Annotated[bool | None, Setting(
+        None, anything("true or false", bool),
+        "whether more of the metric is better; None: as is known of it")]
+    learners: Annotated[list[str] | None, Setting(
+        None, optional(anything("a list of learners, such as rc, ml and those of baselines", list)),
+        "which learners are compared as well; None: those that `baselines` names")]
+    spread_over_peers: Annotated[bool, Setting(
+        False, true_or_false(),
+        "whether tables have the standard deviation over peers in brackets")]
     test_rows: Annotated[int | None, Setting(
         None, optional(whole_number(1)),
         "rows for tests, the same in all cells of a seed; None: a fifth, at most 5,000")]
@@ -66,6 +76,9 @@ class StudyEntries(TypedDict, total=False):
 
 
 ENTRIES = declarations(StudyEntries)
+
+# The entries that are fields of their own; others are options of the comparison.
+FIRST = ("name", "compare", "metric", "greater_is_better", "test_rows", "spread_over_peers")
 
 
 @dataclass(frozen=True)
@@ -75,9 +88,11 @@ class StudyFile:
     name: str
     compare: str | None
     metric: str
+    greater_is_better: bool | None
     test_rows: int | None
+    spread_over_peers: bool
     options: dict[str, Any]
-    """Of the comparison: baseline, test and confidence."""
+    """Of the comparison: baseline, test, confidence and learners."""
     datasets: list[dict[str, Any]]
     settings: dict[str, Any]
 
@@ -92,7 +107,7 @@ def read(path: Path, changes: tuple[str, ...] = ()) -> StudyFile:
     datasets = _every(data)
     for dataset in datasets:
         config.check_data(file, dataset)
-    first = {name: chosen.pop(name) for name in ("name", "compare", "metric", "test_rows")}
+    first = {name: chosen.pop(name) for name in FIRST}
     return StudyFile(
         **first,
         options=chosen,

@@ -19,13 +19,16 @@ from typing import Any
 from peerbayes.data.arguments import shown, whole
 from peerbayes.data.declarations import Setting, declarations
 from peerbayes.experiments.cells import key_of
-from peerbayes.experiments.engines import Engine, engine_of
+from peerbayes.experiments.engines import Engine, RayEngine, engine_of
 from peerbayes.experiments.levels import label_of, plain, several
 from peerbayes.experiments.results_store import Progress
 from peerbayes.experiments.spool import Kept, keep, keep_value
-from peerbayes.experiments.study import DATASET, METRIC, SEED, Study, StudyCell
+from peerbayes.experiments.study import METRIC, Study, StudyCell
 from peerbayes.experiments.study_cells import STUDY_REVISION, refuse_of_runs
+from peerbayes.experiments.study_recipe import toml_of
+from peerbayes.experiments.study_results import DATASET, SEED
 from peerbayes.simulation import config
+from peerbayes.simulation.provenance import source_of
 from peerbayes.simulation.settings import SimulationArguments
 
 # A graph says how many peers there are, unless that is said: then it is no default.
@@ -51,35 +54,44 @@ def study(
     name: str = "study",
     compare: str | None = None,
     metric: str = METRIC,
+    greater_is_better: bool | None = None,
     test_rows: int | None = None,
     engine: str | Engine = "local",
     workers: int | None = None,
     address: str | None = None,
+    overwrite: bool = False,
     progress: bool | Progress = True,
     **settings: Any,
 ) -> Study:
     """Run every combination of settings that have several values, in parallel, and return the comparison.
 
     A list varies a setting: `strategy=["exact", "crc"], seed=range(5)`. Where a list may be one value (kinds,
-    rows_per_peer, evaluate_rows, structure, faults, message_loss), it is, and `pb.each(a, b)` names several.
+    rows_per_peer, evaluate_rows, structure, faults, message_loss, metrics, baselines), it is, and `pb.each(a, b)` names
+    several. What `baselines` names is compared with the strategies, seed by seed.
 
     All cells of a seed are tested on the same rows: `test`, or else the last of a random order of the rows, and peers
     hold others. A cell that is refused or fails ends no other; `frame` says why, and the next call tries it again.
 
-    X          the table: a DataFrame or an array [n, D]
-    y          its labels [n]
-    dataset    instead of X and y: a dataset by name, a file, or a table such as [data] of a file; or a list of them
-    folder     where results are kept: the same call with the same folder goes on where it was; None: nowhere
-    name       what tables call it
-    compare    the setting whose values tables compare; None: the first that varies
-    metric     the figure that tables compare: a name of `Run.summary`
-    test_rows  rows for tests; None: a fifth of the rows, but at most 5,000
-    engine     "local": processes of this machine; "ray": a cluster; or an engine of your own, with its `run`
-    workers    how many at a time; None: one for each processor
-    address    of a Ray cluster
-    progress   whether it prints how far it is, or a function of the cells done and the cells in all
-    settings   those of `simulate`, each one value or several
+    X                  the table: a DataFrame or an array [n, D]
+    y                  its labels [n]
+    dataset            instead of X and y: a dataset by name, a file, or a table such as [data] of a file; or a list of
+                       them
+    folder             where results are kept: the same call with the same folder goes on where it was, and one with
+                       more seeds or values adds them; None: nowhere
+    name               what tables call it
+    compare            the setting whose values tables compare; None: the first that varies
+    metric             the figure that tables compare: a name of `Run.summary`
+    greater_is_better  whether more of the metric is better; None: as is known of it
+    test_rows          rows for tests; None: a fifth of the rows, but at most 5,000
+    engine             "local": processes of this machine; "ray": a cluster; or an engine of your own, with its `run`
+    workers            how many at a time; None: one for each processor
+    address            of a Ray cluster
+    overwrite          whether it may take the place of another study in the folder; results are kept
+    progress           whether it prints how far it is, or a function of the cells done and the cells in all
+    settings           those of `simulate`, each one value or several
     """
+    computing = engine_of(engine, workers, address) if isinstance(engine, str) else engine
+    refuse_out_of_reach(computing, folder)
     plan = planned(
         X,
         y,
@@ -88,11 +100,11 @@ def study(
         name=name,
         compare=compare,
         metric=metric,
+        greater_is_better=greater_is_better,
         test_rows=test_rows,
         **settings,
     )
-    computing = engine_of(engine, workers, address) if isinstance(engine, str) else engine
-    plan.run(computing, progress if callable(progress) else Lines().show if progress else None)
+    plan.run(computing, progress if callable(progress) else Lines().show if progress else None, overwrite)
     if absent := plan.incomplete:
         warnings.warn(_sentence(absent, len(plan.cells)), StudyIncomplete, stacklevel=2)
     return plan
@@ -107,6 +119,7 @@ def planned(
     name: str = "study",
     compare: str | None = None,
     metric: str = METRIC,
+    greater_is_better: bool | None = None,
     test_rows: int | None = None,
     **settings: Any,
 ) -> Study:
@@ -114,7 +127,7 @@ def planned(
     refuse_of_runs(settings)
     home = Path(tempfile.mkdtemp(prefix="peerbayes-study-") if folder is None else folder).resolve()
     try:
-        plan = _planned(home, X, y, dataset, name, compare, metric, test_rows, settings)
+        plan = _planned(home, X, y, dataset, name, compare, metric, greater_is_better, test_rows, settings)
     except BaseException:
         if folder is None:
             shutil.rmtree(home, ignore_errors=True)
@@ -132,41 +145,67 @@ def _planned(
     name: str,
     compare: str | None,
     metric: str,
+    greater_is_better: bool | None,
     test_rows: int | None,
     settings: dict[str, Any],
 ) -> Study:
     """Return the study of checked arguments, in its folder."""
+    asked = dict(settings)
     test = settings.pop("test", None)
     levels = {key: _levels(home, key, value) for key, value in settings.items()}
     if test is None and any(isinstance(level.stored, list | dict) for level in levels.get("partition", ())):
         raise ValueError(
             "partition lists rows of X, some of which a study would test on; expected test=(X, y) beside it"
         )
-    tables, tested = _tables(home, X, y, dataset, test, test_rows)
+    tables, sources, tested = _tables(home, X, y, dataset, test, test_rows)
     varied = _varied(tables, levels)
     if compare is not None and compare not in varied:
         raise ValueError(
             f"compare is {compare!r}; expected a setting that varies: {', '.join(varied) or 'none does'}"
         )
     about = {
-        label: {"digest": kept.digest, "rows": kept.rows, "columns": kept.columns}
+        label: {
+            "source": source_of(sources.get(label, {})),
+            "digest": kept.digest,
+            "rows": kept.rows,
+            "columns": kept.columns,
+        }
         for label, kept in tables.items()
     }
     cells = tuple({cell.key: cell for cell in _cells(tables, tested, levels, test_rows)}.values())
-    return Study(home, name, varied, cells, compare, metric, about)
+    entries = {"name": name, "compare": compare, "metric": metric, "greater_is_better": greater_is_better,
+               "test_rows": test_rows}  # fmt: skip
+    recipe = toml_of(entries, list(sources.values()), asked)
+    return Study(home, name, varied, cells, compare, metric, about, greater_is_better, recipe=recipe)
+
+
+def refuse_out_of_reach(engine: Any, folder: Any) -> None:
+    """Refuse a study without a folder on a cluster: its rows would be on this machine only."""
+    if folder is None and isinstance(engine, RayEngine) and engine.joins:
+        raise ValueError(
+            "folder is None; expected a folder that all machines of the cluster reach, such as a network drive: "
+            "workers read the rows there. Ray that is started on this machine (no address) needs none"
+        )
+
+
+def _listed(dataset: Any) -> list[Any]:
+    return [] if dataset is None else list(dataset) if isinstance(dataset, list | tuple) else [dataset]
 
 
 def _tables(
     home: Path, X: Any, y: Any, dataset: Any, test: Any, test_rows: int | None
-) -> tuple[dict[str, Kept], str | None]:
-    """Write the tables to the folder; return them by what they are called, and the key of the test rows if given."""
+) -> tuple[dict[str, Kept], dict[str, dict[str, Any]], str | None]:
+    """Write the tables to the folder; return them by what they are called, their entries of [data], and the key of
+    the test rows if given.
+    """
     if (X is None) != (y is None) or (X is None) == (dataset is None):
         raise TypeError("study() takes X and y, or else dataset; expected one of the two")
+    tables: dict[str, Kept] = {}
+    sources: dict[str, dict[str, Any]] = {}
     if dataset is None:
-        tables = {IN_MEMORY: keep(home, X, y)}
+        tables[IN_MEMORY] = keep(home, X, y)
     else:
-        tables = {}
-        for number, item in enumerate(dataset if isinstance(dataset, list | tuple) else [dataset], start=1):
+        for number, item in enumerate(_listed(dataset), start=1):
             label, data = _data(item)
             if "test" in data:
                 raise ValueError(
@@ -176,16 +215,16 @@ def _tables(
             kept = keep(home, *config.load_data(data))
             if tables.get(label, kept) != kept:  # a file with another label column
                 label = f"{label} ({number})"
-            tables[label] = kept
+            tables[label], sources[label] = kept, data
     if test_rows is not None:
         most = min(kept.rows for kept in tables.values()) - 1
         test_rows = whole("test_rows", test_rows, 1, most)
     if test is None:
-        return tables, None
+        return tables, sources, None
     if len(tables) > 1 or test_rows is not None:
         raise ValueError("test is one table of rows; expected one dataset, and no test_rows beside it")
     rows = declarations(SimulationArguments)["test"].kind.check("test", test)
-    return tables, keep(home, *rows).key
+    return tables, sources, keep(home, *rows).key
 
 
 def _data(dataset: Any) -> tuple[str, dict[str, Any]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import html
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from peerbayes.data.files import printable
+from peerbayes.experiments.comparison import NO_PEERS
 from peerbayes.experiments.formats import escaped, pipes
 
 if TYPE_CHECKING:
@@ -30,8 +32,16 @@ class Grid:
     notes: list[str]
 
 
-def grid_of(title: str, summary: pd.DataFrame, compare: str | None) -> Grid:
-    """Return the table of a summary; every figure that is missing has a sentence below it."""
+SPREAD = "std_over_peers"
+IN_BRACKETS = (
+    "In brackets is the standard deviation over the peers of a run, in the mean over seeds: how much peers differ, "
+    "which says nothing about how well the mean is known."
+)
+NO_SPREAD = "Runs record no standard deviation over peers of this figure."
+
+
+def grid_of(title: str, summary: pd.DataFrame, compare: str | None, spread: bool = False) -> Grid:
+    """Return the table of a summary, with the spread over peers if asked; what is missing has a sentence below it."""
     others = [str(name) for name in summary.columns[: summary.columns.get_loc("metric")] if name != compare]
     metric = str(summary["metric"].iloc[0])
     levels = [metric] if compare is None else list(dict.fromkeys(summary[compare]))
@@ -41,15 +51,24 @@ def grid_of(title: str, summary: pd.DataFrame, compare: str | None) -> Grid:
         for level in levels:
             named = {} if compare is None else {compare: level}
             entry = _entry(summary, {**dict(zip(others, fixed, strict=True)), **named})
-            texts.append(NOTHING if entry is None else cell_text(entry))
+            texts.append(NOTHING if entry is None else cell_text(entry, spread))
             marks.append(entry is not None and bool(entry["best"]))
-            if entry is not None and entry["note"]:
-                cell = ", ".join(map(_text, (*fixed, *named.values())))
-                where.setdefault(str(entry["note"]), []).append(cell)
+            if note := "" if entry is None else _note(str(entry["note"]), spread):
+                where.setdefault(note, []).append(", ".join(map(_text, (*fixed, *named.values()))))
         rows.append(texts)
         marked.append(marks)
-    notes = [*summary.attrs["notes"], *(_noted(sentence, cells) for sentence, cells in where.items())]
+    of_spread = [IN_BRACKETS if SPREAD in summary else NO_SPREAD] if spread else []
+    notes = [
+        *summary.attrs["notes"],
+        *of_spread,
+        *(_noted(sentence, cells) for sentence, cells in where.items()),
+    ]
     return Grid(title, [*others, *map(_text, levels)], rows, marked, len(others), notes)
+
+
+def _note(note: str, spread: bool) -> str:
+    """Return the note of a cell; of the spread over peers only where the table has it."""
+    return note if spread else note.replace(NO_PEERS, "").strip()
 
 
 def _noted(sentence: str, cells: list[str]) -> str:
@@ -58,13 +77,15 @@ def _noted(sentence: str, cells: list[str]) -> str:
     return f"{named}: {sentence}" if named else sentence
 
 
-def cell_text(entry: Any) -> str:
-    """Return a mean and half of its interval: 0.123 ± 0.004."""
+def cell_text(entry: Any, spread: bool = False) -> str:
+    """Return a mean and half of its interval, and if asked the spread over peers: 0.123 ± 0.004 (0.010)."""
     if not entry["seeds"]:
         return NOTHING
-    if entry["seeds"] == 1:
-        return figure(entry["mean"])
-    return f"{figure(entry['mean'])} ± {figure((entry['high'] - entry['low']) / 2)}"
+    text = figure(entry["mean"])
+    if entry["seeds"] > 1:
+        text += f" ± {figure((entry['high'] - entry['low']) / 2)}"
+    over_peers = entry.get(SPREAD, math.nan) if spread else math.nan
+    return f"{text} ({figure(over_peers)})" if math.isfinite(over_peers) else text
 
 
 def figure(value: float) -> str:

@@ -35,18 +35,18 @@ def toml_of(provenance: Provenance, made: Mapping[str, str]) -> str:
     for name, value in provenance.asked.items():
         if name in provenance.data["source"]:  # test rows of a file
             continue
-        words = _in_words(value)
+        words = in_words(value)
         if words is None and name in settings:
-            lines.append(f"{name} = {_value(value)}")
+            lines.append(f"{name} = {as_toml(value)}")
         else:
-            lines.append(f"# {name}: {_line(words or _value(value))}, which only the file of the run has")
+            lines.append(f"# {name}: {line(words or as_toml(value))}, which only the file of the run has")
     return "\n".join(lines) + "\n"
 
 
 def _data_lines(provenance: Provenance) -> list[str]:
     data = provenance.data
     size = f"{data['rows']:,} rows, {data['columns']:,} columns, {data['classes']:,} classes"
-    source = [f"{name} = {_value(value)}" for name, value in data["source"].items()]
+    source = [f"{name} = {as_toml(value)}" for name, value in data["source"].items()]
     if not source:
         source = [
             "# The rows were a table in memory. Name a file that holds them:",
@@ -55,32 +55,32 @@ def _data_lines(provenance: Provenance) -> list[str]:
     return [f"# {size}", *source, f'digest = "{data["digest"]}"']
 
 
-def _in_words(value: Any) -> str | None:
+def in_words(value: Any) -> str | None:
     """Return what a value is, where TOML cannot hold it."""
     if isinstance(value, list):
         if None in value:
             return "a list with None"
-        return next((words for words in map(_in_words, value) if words), None)
+        return next((words for words in map(in_words, value) if words), None)
     if not isinstance(value, dict):
         return None
     kind = next(iter(value), "")
     if kind in IN_WORDS:
         return IN_WORDS[kind].format(**value)
-    return next((words for words in map(_in_words, value.values()) if words), None)
+    return next((words for words in map(in_words, value.values()) if words), None)
 
 
-def _value(value: Any) -> str:
+def as_toml(value: Any) -> str:
     """Return a value of a run's file as TOML; a file is its path."""
     if isinstance(value, dict):
         if "$file" in value:
             return toml(value["$file"])
         entries = ", ".join(
-            f"{key(name)} = {_value(entry)}" for name, entry in value.items() if entry is not None
+            f"{key(name)} = {as_toml(entry)}" for name, entry in value.items() if entry is not None
         )
         return f"{{ {entries} }}" if entries else "{}"
-    return f"[{', '.join(map(_value, value))}]" if isinstance(value, list) else toml(value)
+    return f"[{', '.join(map(as_toml, value))}]" if isinstance(value, list) else toml(value)
 
 
-def _line(text: str) -> str:
+def line(text: str) -> str:
     """Return a text that fits in a comment."""
     return re.sub(r"[^\x20-\x7e\u00a0-\uffff]", " ", text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -305,6 +306,12 @@ class RayActors:
         except self._ray.exceptions.RayActorError:
             return False
         return True
+
+
+def connected() -> bool:
+    """Return whether this process is connected to Ray already."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
 
 
 @contextmanager
