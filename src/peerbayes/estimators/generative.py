@@ -384,7 +384,10 @@ class GenerativeClassifier(Predictor):
 
         def rows_of(source: Source, rows: np.ndarray | None = None) -> Labelled:
             if rows is None:
-                return passes.labelled(family, source, labels, classes, training.weights, missing=incomplete)
+                once = not self.calibrate
+                return passes.labelled(
+                    family, source, labels, classes, training.weights, missing=incomplete, once=once
+                )
             weights = None if training.weights is None else training.weights[rows]
             return passes.labelled(
                 family, taken(source, rows), labels[rows], classes, weights, missing=incomplete

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
@@ -306,12 +307,55 @@ def split_sums(
     Variances are small differences of these sums. A feature is H + L, where H is its part on a grid of 2⁻²⁶ of its
     largest value: sums of H are exact in any order, and L is too small for its errors to matter.
     """
+    upper, lower = _on_grid(features, 26, scratch or Scratch())
+    return of_class.T @ upper.T, of_class.T @ lower.T
+
+
+def _on_grid(features: np.ndarray, bits: int, scratch: Scratch) -> tuple[np.ndarray, np.ndarray]:
+    """Return features [K, b] as H + L, H on a grid of 2^−bits of the largest value of its feature: two [K, b]."""
     largest = np.maximum(features.max(axis=1, initial=0.0), -features.min(axis=1, initial=0.0))
-    grid = 1.5 * 2.0**26 * np.exp2(np.ceil(np.log2(np.where(largest > 0, largest, 1.0))))[:, None]
-    upper = np.add(features, grid, out=(scratch or Scratch())("upper", *features.shape))
+    step = 1.5 * 2.0 ** (52 - bits)  # what is added to it is rounded to a grid of 2^−bits
+    grid = step * np.exp2(np.ceil(np.log2(np.where(largest > 0, largest, 1.0))))[:, None]
+    upper = np.add(features, grid, out=scratch("upper", *features.shape))
     upper -= grid
-    exact = of_class.T @ upper.T
-    return exact, of_class.T @ np.subtract(features, upper, out=upper).T
+    return upper, np.subtract(features, upper, out=scratch("lower", *features.shape))
+
+
+def split_products(
+    block: Block, labels: np.ndarray, weights: np.ndarray | None, classes: int, scratch: Scratch
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of (1, z)(1, z)ᵀ over the rows of each class, as an upper and a lower part: two [C, dense].
+
+    As `split_sums`, without writing products: with z = H + L, zᵀz = HᵀH + ½ (A + Aᵀ), A = Lᵀ(H + z). The grid of H is
+    so coarse that HᵀH of all rows of a block is exact in any order.
+    """
+    d, rows = block.values.shape[1], len(labels)
+    bits = (53 - max(rows - 1, 1).bit_length()) // 2
+    in_order = scratch("in order", 1 + d, rows)
+    values = scratch("values", 1 + d, rows)
+    values[0] = 1.0
+    block.standard(values[1:])
+    order = np.argsort(labels, kind="stable")
+    np.take(values, order, axis=1, out=in_order, mode="clip")
+    upper, lower = _on_grid(in_order, bits, scratch)
+    doubled = np.add(upper, in_order, out=values)
+    weights = None if weights is None else weights[order]
+    exact, rest = np.zeros((2, classes, 1 + d, 1 + d))
+    ends = np.cumsum(np.bincount(labels, minlength=classes)).tolist()
+    for c, (start, stop) in enumerate(pairwise([0, *ends])):
+        high, low = upper[:, start:stop], lower[:, start:stop]
+        if weights is None:
+            np.matmul(high, high.T, out=exact[c])
+            np.matmul(low, doubled[:, start:stop].T, out=rest[c])
+            continue
+        weighed, below = _on_grid(in_order[:, start:stop] * weights[start:stop], bits, Scratch())
+        np.matmul(weighed, high.T, out=exact[c])
+        np.matmul(weighed, low.T, out=rest[c])
+        rest[c] += below @ in_order[:, start:stop].T
+    if weights is None:
+        rest = 0.5 * (rest + rest.mT)
+    first, second = np.triu_indices(1 + d)  # 1, z, and z_i z_j for i ≤ j: the order of the features
+    return exact[:, first, second], rest[:, first, second]
 
 
 def add_products(
@@ -409,15 +453,19 @@ class Plain(Passing):
         The rounding errors of adding two blocks' sums are accumulated separately, and added last.
         """
         family = self.family
-        scratch = Scratch()
+        scratch, products = Scratch(), has_products(family)
         total, rounding_errors = np.zeros((2, self.classes, family.dense_size))
         cells = np.zeros((self.classes, family.size - family.dense_size))
-        for block, labels, row_weights in self.blocks(block_rows(family.dense_size), fast=False):
+        size = block_rows(1 + family.continuous if products else family.dense_size)
+        for block, labels, row_weights in self.blocks(size, fast=False):
             weights = None if self.weights is None else row_weights
-            features = dense_features(family, block, scratch)
-            if weights is not None:
-                features *= weights
-            upper, lower = split_sums(features, core.one_hot(labels, self.classes), scratch)
+            if products:
+                upper, lower = split_products(block, labels, weights, self.classes, scratch)
+            else:
+                features = dense_features(family, block, scratch)
+                if weights is not None:
+                    features *= weights
+                upper, lower = split_sums(features, core.one_hot(labels, self.classes), scratch)
             before, total = total, total + upper
             added = total - before
             rounding_errors += (before - (total - added)) + (upper - added) + lower
@@ -651,10 +699,12 @@ def labelled(
     weights: np.ndarray | None = None,
     *,
     missing: bool = False,
+    once: bool = False,
 ) -> Data | IncompleteData:
     """Return rows with class indices [n], negative without a label, in the form that suits one pass.
 
-    `missing`: whether values may be missing that φ cannot represent.
+    missing  whether values may be missing that φ cannot represent
+    once     whether the statistics of complete rows are all that is wanted: their features are then not held
     """
     unlabelled = labels < 0
     if unlabelled.any() and not family.linear:
@@ -669,7 +719,8 @@ def labelled(
         if is_large(family, source.rows):
             return Streamed(family, source, labels, classes, weights)
         plain = Plain(family, source, labels, classes, weights)
-        return plain.held() if family.linear and source.rows <= block_rows(family.size) else plain
+        held = family.linear and not once and source.rows <= block_rows(family.size)
+        return plain.held() if held else plain
 
     def select(selected: np.ndarray) -> Rows:
         return Rows(rows.values[selected], rows.codes[selected])
