@@ -43,14 +43,11 @@ from peerbayes.model.families.gaussian import Gaussian, SharedGaussian
 from peerbayes.model.passes import IncompleteData
 from peerbayes.model.scaling import Scaling, fit
 from peerbayes.model.sources import (
-    Observed,
     Raw,
     Source,
     check_rows,
-    counted_rows,
     first_missing,
-    observe,
-    rows_at,
+    observe_later,
     source_of,
     taken,
 )
@@ -276,14 +273,6 @@ def _is_unlabelled(labels: np.ndarray, sentinel: Any) -> np.ndarray:
     return np.array([value == sentinel for value in labels.tolist()], dtype=bool)
 
 
-def _observed(source: Source, training: Training, labels: np.ndarray) -> Observed:
-    """Return what the training rows say of each column, from as many of them as it takes."""
-    schema = source.schema
-    indices = counted_rows(source.rows, len(schema.columns))
-    weights = None if training.weights is None else training.weights[indices]
-    return observe(rows_at(source, indices), labels[indices], len(schema.classes), weights)
-
-
 # --- rows that leave parameters open
 
 
@@ -398,7 +387,7 @@ class GenerativeClassifier(Predictor):
             self.__dict__.pop(name, None)
         if isinstance(data, IncompleteData) and not isinstance(family, NaiveBayes):
             calibration.refuse_empty(data, schema)
-        observed = _observed(source, training, labels)
+        observed = observe_later(source, labels, classes, training.weights)
         if not self.calibrate:
             self.n_iter_ = 1  # a single pass over the rows, unless something is missing
             stats = (
