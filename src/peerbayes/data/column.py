@@ -12,8 +12,11 @@ import numpy as np
 
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.kinds.kind import Kind
-from peerbayes.data.table import SMALL_RANGE, Scalar, missing_of, number, scalars
+from peerbayes.data.table import LARGEST, SMALL_RANGE, Scalar, missing_of, number, scalars
 from peerbayes.errors import SchemaError, SchemaMismatch
+
+# The fields of a column that are numbers, and those of them that may be unknown.
+NUMBERS, OPTIONAL = ("location", "scale", "penalty", "count", "low", "high"), ("count", "low", "high")
 
 
 @dataclass(frozen=True)
@@ -50,20 +53,25 @@ class Column:
         if not isinstance(self.kind, str) or self.kind not in KINDS:
             expected = " or ".join(map(repr, KINDS))
             raise SchemaError(f"column {self.name!r} is {self.kind!r}; expected {expected}")
-        where = f"column {self.name!r}"
-        object.__setattr__(self, "location", number(self.location, f"the location of {where}"))
-        object.__setattr__(self, "scale", number(self.scale, f"the scale of {where}"))
-        for name in ("count", "low", "high"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, number(value, f"the {name} of {where}"))
-        object.__setattr__(self, "penalty", number(self.penalty, f"the penalty of {where}"))
+        for name in NUMBERS:
+            value = getattr(self, name)
+            if (type(value) is float and 0.0 < abs(value) <= LARGEST) or (value is None and name in OPTIONAL):
+                continue  # as it should be: most are, in tables of thousands of columns
+            object.__setattr__(self, name, number(value, f"the {name} of column {self.name!r}"))
         if self.penalty < 0:
-            raise SchemaError(f"{where} has the penalty {self.penalty}; expected 0 or more")
+            raise SchemaError(f"column {self.name!r} has the penalty {self.penalty}; expected 0 or more")
         if self.scale <= 0 or (self.count or 0.0) < 0 or not isinstance(self.constant, bool):
             raise SchemaError(
-                f"{where} has scale {self.scale}, count {self.count} and constant {self.constant!r}; "
+                f"column {self.name!r} has scale {self.scale}, count {self.count} and constant {self.constant!r}; "
                 "expected a positive scale, a count of 0 or more, and true or false"
             )
+        if any(type(given) is not tuple or given for given in (self.categories, self.edges)):
+            self._check_cells()
+        self.traits.check(self)
+
+    def _check_cells(self) -> None:
+        """Make categories and edges tuples of plain values; refuse what is none."""
+        where = f"column {self.name!r}"
         object.__setattr__(self, "categories", scalars(self.categories, where))
         if not isinstance(self.edges, tuple | list):
             raise SchemaError(f"{where} has the edges {self.edges!r}; expected a list of numbers")
@@ -71,7 +79,6 @@ class Column:
         if any(first >= second for first, second in pairwise(edges)):
             raise SchemaError(f"{where} has the edges {list(edges)[:20]}; expected rising numbers")
         object.__setattr__(self, "edges", edges)
-        self.traits.check(self)
 
     # --- what its kind says ----------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from peerbayes.data.arguments import one_of, refusal, shown
 from peerbayes.data.column import Column
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.kinds.binned import Binned
+from peerbayes.data.kinds.kind import units
 from peerbayes.data.table import (
     INSTEAD_OF_DATES,
     SMALL_RANGE,
@@ -245,9 +246,8 @@ def _plain_columns(
     continuous = [j for j, rule in enumerate(rules) if rule in dense]
     if continuous:
         moments = column_moments(array, weights, continuous)
-        for k, j in enumerate(continuous):
-            column = Column(names[j], "continuous", count=0.0)
-            plain[j] = column.traits.with_moments(column, *(float(moment[k]) for moment in moments))
+        for j, *of_column in zip(continuous, *(moment.tolist() for moment in moments), strict=True):
+            plain[j] = Column(names[j], "continuous", **units(names[j], *of_column))
     discrete = [j for j, rule in enumerate(rules) if rule == "discrete" and array.dtype.kind in "iu"]
     categories = distinct_integers(array, discrete) if discrete else None
     if categories is not None:

@@ -72,8 +72,8 @@ class Schema:
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
+        if len(set(names)) < len(names):
+            repeated = sorted({name for name in names if names.count(name) > 1})
             raise SchemaError(
                 f"the schema has several columns named {', '.join(repeated)}; names must differ"
             )
@@ -88,6 +88,8 @@ class Schema:
 
     def _check_crosses(self) -> None:
         """Refuse crosses of columns that are not encoded as cells, or that have other cells."""
+        if not self.crosses:
+            return
         cells = {self.columns[j].name: self.columns[j].cells for j in self.discrete}
         for cross in self.crosses:
             for name, groups in zip(cross.columns, cross.groups, strict=True):

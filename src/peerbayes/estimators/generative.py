@@ -447,7 +447,9 @@ class GenerativeClassifier(Predictor):
         agreed = self.schema.classes if self.schema is not None else ()
         all_classes = classes_of_all(classes, agreed if first else tuple(self.schema_.classes))
         kinds = self.kinds if first else kinds_so_far(self.schema_)
-        schema = replace(self._schema_for(training, all_classes, kinds=kinds), classes=all_classes)
+        schema = self._schema_for(training, all_classes, kinds=kinds)
+        if schema.classes != all_classes:
+            schema = replace(schema, classes=all_classes)
         self._check_classes(all_classes)
         labels = training.labels_in(schema)
         unclipped = schema if self.schema is not None else replace(schema, clip=None)
@@ -536,10 +538,11 @@ class GenerativeClassifier(Predictor):
         bins = self._bins(len(training.table.names))
         columns = infer_columns(training.table, kinds, training.weights, bins, training.labels)
         warn_of_data(training.table, columns, kinds, stacklevel=4)
-        schema = Schema(columns, clip=self.clip)
-        for knowledge in self._knowledge():
+        known = self._knowledge()
+        schema = Schema(columns, () if known else classes, self.clip)
+        for knowledge in known:
             schema = schema.knowing(knowledge.schema)
-        return replace(schema, classes=classes)
+        return schema if schema.classes == classes else replace(schema, classes=classes)
 
     def _knowledge(self) -> list[Statistics]:
         """Return the user's statistics: a start of calibration, a prior."""

@@ -87,7 +87,8 @@ class Statistics:
                     "statistics of rows are those of maximum likelihood themselves; expected no others beside them"
                 )
             object.__setattr__(self, "likelihood", self._checked(self.likelihood))
-        if isinstance(observed := self.__dict__["observed"], Observed):
+        observed = self.__dict__["observed"]
+        if observed is not None and not isinstance(observed, LaterObserved):
             self._check_observed(observed)
 
     def _check_observed(self, observed: Observed) -> None:
