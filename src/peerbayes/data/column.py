@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from math import copysign
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,9 +56,11 @@ class Column:
             raise SchemaError(f"column {self.name!r} is {self.kind!r}; expected {expected}")
         for name in NUMBERS:
             value = getattr(self, name)
-            if (type(value) is float and 0.0 < abs(value) <= LARGEST) or (value is None and name in OPTIONAL):
-                continue  # as it should be: most are, in tables of thousands of columns
-            object.__setattr__(self, name, number(value, f"the {name} of column {self.name!r}"))
+            plain = type(value) is float and abs(value) <= LARGEST and (value or copysign(1.0, value) > 0)
+            if not plain and not (
+                value is None and name in OPTIONAL
+            ):  # few are: tables may have many columns
+                object.__setattr__(self, name, number(value, f"the {name} of column {self.name!r}"))
         if self.penalty < 0:
             raise SchemaError(f"column {self.name!r} has the penalty {self.penalty}; expected 0 or more")
         if self.scale <= 0 or (self.count or 0.0) < 0 or not isinstance(self.constant, bool):

@@ -251,8 +251,15 @@ def training_rows(table: Table, y: Any, sample_weight: Any, unlabelled: Any, cla
 
 def _labels_of(table: Table, y: Any, unlabelled: Any) -> tuple[np.ndarray, tuple[Any, ...]]:
     """Return class indices [n], −1 where there is no label, and the classes that occur."""
-    labels = column_or_1d(plain_labels(y), warn=True)
-    check_consistent_length(range(table.rows), labels)
+    plain = type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "iufbU"  # nothing that could be wrong
+    labels = y if plain else column_or_1d(plain_labels(y), warn=True)
+    if labels.size != table.rows:
+        check_consistent_length(range(table.rows), labels)  # raises
+    if unlabelled is None:
+        classes, codes = infer_classes(labels)
+        if any(isinstance(value, float) for value in classes):
+            check_classification_targets(labels)
+        return codes, classes
     unlabelled_rows = _is_unlabelled(labels, unlabelled)
     if unlabelled_rows.all():
         raise ValueError(f"every label is {unlabelled!r}, which means no label; expected some labels")
@@ -266,8 +273,6 @@ def _labels_of(table: Table, y: Any, unlabelled: Any) -> tuple[np.ndarray, tuple
 
 def _is_unlabelled(labels: np.ndarray, sentinel: Any) -> np.ndarray:
     """Return which rows have no label: the sentinel, or a missing value where it is NaN. [n]."""
-    if sentinel is None:
-        return np.zeros(labels.size, dtype=bool)
     if isinstance(sentinel, float) and np.isnan(sentinel):
         return missing_of(labels)
     return np.array([value == sentinel for value in labels.tolist()], dtype=bool)
@@ -703,7 +708,10 @@ class GenerativeClassifier(Predictor):
         if isinstance(X, Table):
             return X
         frame = frame_of(X)
-        if frame is None and not reset and self._takes(X):
+        if frame is None and self._takes(X, reset):
+            if reset:
+                self.__dict__.pop("feature_names_in_", None)
+                self.n_features_in_ = X.shape[1]
             return Table.of(X)
         if frame is None:
             X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False, accept_sparse=False)
@@ -724,10 +732,11 @@ class GenerativeClassifier(Predictor):
             validate_data(self, named, reset=reset, skip_check_array=True)
         return table
 
-    def _takes(self, X: Any) -> bool:
+    def _takes(self, X: Any, reset: bool) -> bool:
         """Whether scikit-learn's checks, which take longer than a prediction for a few rows, can only let X pass."""
-        numbers = type(X) is np.ndarray and X.dtype.kind in "fiu" and X.ndim == 2 and len(X) > 0
-        return numbers and X.shape[1] == self.n_features_in_ and not hasattr(self, "feature_names_in_")
+        if type(X) is not np.ndarray or X.dtype.kind not in "fiu" or X.ndim != 2 or not X.size:
+            return False
+        return reset or (X.shape[1] == self.n_features_in_ and not hasattr(self, "feature_names_in_"))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

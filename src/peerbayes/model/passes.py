@@ -25,7 +25,7 @@ from peerbayes.model import core
 from peerbayes.model.families.aode import Aode
 from peerbayes.model.families.base import Family
 from peerbayes.model.families.bayes_net import BayesNet
-from peerbayes.model.families.gaussian import Gaussian, SharedGaussian
+from peerbayes.model.families.gaussian import Gaussian, SharedGaussian, triangle
 from peerbayes.model.families.naive_bayes import NaiveBayes
 from peerbayes.model.gaussian_logits import gaussian_logits
 from peerbayes.model.missing import Completion, apart, complete
@@ -354,7 +354,7 @@ def split_products(
         rest[c] += below @ in_order[:, start:stop].T
     if weights is None:
         rest = 0.5 * (rest + rest.mT)
-    first, second = np.triu_indices(1 + d)  # 1, z, and z_i z_j for i ≤ j: the order of the features
+    first, second, _ = triangle(1 + d)  # 1, z, and z_i z_j for i ≤ j: the order of the features
     return exact[:, first, second], rest[:, first, second]
 
 

@@ -499,5 +499,7 @@ def clipped(array: Array, least: float, most: float | None = None) -> Array:
 
 def beside(array: Array, values: np.ndarray, dtype: Any = None) -> Array:
     """Return `values` as an array of the same library and on the same device as `array`."""
+    if isinstance(array, np.ndarray):
+        return values if dtype is None else values.astype(dtype)
     xp = array_namespace(array)
     return xp.asarray(values if dtype is None else values.astype(float), dtype=dtype, device=device(array))
