@@ -54,12 +54,15 @@ class Column:
         if not isinstance(self.kind, str) or self.kind not in KINDS:
             expected = " or ".join(map(repr, KINDS))
             raise SchemaError(f"column {self.name!r} is {self.kind!r}; expected {expected}")
-        for name in NUMBERS:
-            value = getattr(self, name)
-            plain = type(value) is float and abs(value) <= LARGEST and (value or copysign(1.0, value) > 0)
-            if not plain and not (
-                value is None and name in OPTIONAL
-            ):  # few are: tables may have many columns
+        numbers = (self.location, self.scale, self.penalty, self.count, self.low, self.high)
+        for name, value in zip(NUMBERS, numbers, strict=True):  # most are plain: tables may have many columns
+            if value is None and name in OPTIONAL:
+                continue
+            if (
+                type(value) is not float
+                or not abs(value) <= LARGEST
+                or (not value and copysign(1.0, value) < 0)
+            ):
                 object.__setattr__(self, name, number(value, f"the {name} of column {self.name!r}"))
         if self.penalty < 0:
             raise SchemaError(f"column {self.name!r} has the penalty {self.penalty}; expected 0 or more")
@@ -68,7 +71,12 @@ class Column:
                 f"column {self.name!r} has scale {self.scale}, count {self.count} and constant {self.constant!r}; "
                 "expected a positive scale, a count of 0 or more, and true or false"
             )
-        if any(type(given) is not tuple or given for given in (self.categories, self.edges)):
+        if (
+            type(self.categories) is not tuple
+            or type(self.edges) is not tuple
+            or self.categories
+            or self.edges
+        ):
             self._check_cells()
         self.traits.check(self)
 
@@ -230,6 +238,9 @@ def lookup_of(all_columns: Sequence[Column], discrete: Sequence[int]) -> Lookup 
 
     discrete  the positions of those that are encoded as cells
     """
+    if not discrete:
+        none = np.zeros(0, dtype=np.int64)
+        return Lookup(none, none, none, none, none, np.zeros(0, np.int32))
     places = [k for k, j in enumerate(discrete) if not all_columns[j].traits.reads_numbers]
     columns = [discrete[k] for k in places]
     lows, tables = [], []

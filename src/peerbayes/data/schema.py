@@ -148,7 +148,13 @@ class Schema:
     @cached_property
     def discrete(self) -> tuple[int, ...]:
         """Positions of the columns that are encoded as cells: discrete and binned ones."""
-        return tuple(j for j, column in enumerate(self.columns) if not column.dense)
+        dense = set(self.continuous)
+        return tuple(j for j in range(len(self.columns)) if j not in dense)
+
+    @cached_property
+    def models(self) -> tuple[str, ...]:
+        """What each column is in each class, by its kind: "gaussian", "poisson" or "cells"."""
+        return tuple(column.traits.model for column in self.columns)
 
     @cached_property
     def transformed(self) -> tuple[int, ...]:

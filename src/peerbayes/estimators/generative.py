@@ -39,7 +39,7 @@ from peerbayes.model.calibration import STARTS, Calibrated, Fold, beginning, cal
 from peerbayes.model.explain import log_joint, log_units
 from peerbayes.model.families import Family, NaiveBayes
 from peerbayes.model.families.base import guarded, laid_out
-from peerbayes.model.families.gaussian import Gaussian, SharedGaussian
+from peerbayes.model.families.gaussian import SharedGaussian
 from peerbayes.model.passes import IncompleteData
 from peerbayes.model.scaling import Scaling, fit
 from peerbayes.model.sources import (
@@ -281,11 +281,13 @@ def _is_unlabelled(labels: np.ndarray, sentinel: Any) -> np.ndarray:
 # --- rows that leave parameters open
 
 
-def warn_of_singular(family: Family, stats: np.ndarray, labels: np.ndarray, classes: Sequence[Any]) -> None:
+def warn_of_singular(
+    family: Family, singular_directions: np.ndarray | None, labels: np.ndarray, classes: Sequence[Any]
+) -> None:
     """Warn of classes of one row, which have no variance, and of covariances that are singular.
 
     family    the model, with its floors
-    stats     S + prior [C, K]
+    singular_directions  how many each covariance has: [C] or [1]; None: there is no covariance
     labels    class indices of the training rows [n]; −1: none
     """
     if family.continuous == len(getattr(family, "poisson", ())):
@@ -300,7 +302,7 @@ def warn_of_singular(family: Family, stats: np.ndarray, labels: np.ndarray, clas
             SingularDataWarning,
             stacklevel=4,
         )
-    if not isinstance(family, Gaussian) or not (short := family.singular(stats)).any():
+    if singular_directions is None or not (short := singular_directions).any():
         return
     shared = len(short) != len(classes)
     singular = [classes[c] for c in np.flatnonzero(short).tolist() if rows[c] != 1] if not shared else []
@@ -343,6 +345,8 @@ class GenerativeClassifier(Predictor):
 
     learns_structure: ClassVar[bool] = False
     """Whether the structure is learned from the rows."""
+    _singular: np.ndarray | None = None
+    """In how many directions each covariance is singular: [C] or [1]; None: there is no covariance."""
     _keeps_held_out: bool = False
     """Whether `fit` keeps what folds say of held-out rows, by which candidates are compared: a model holds no rows."""
     _held_out: tuple[Scaling | None, np.ndarray, np.ndarray] | None
@@ -401,7 +405,7 @@ class GenerativeClassifier(Predictor):
                 else data.statistics()
             )
             self._adopt(Statistics(stats, schema, layout, observed=observed))
-            warn_of_singular(self.family_, stats + self.prior_, labels, schema.classes)
+            warn_of_singular(self.family_, self._singular, labels, schema.classes)
             return self
         self.validation_ = validation
         pairs = [(rows_of(source, ~held), rows_of(source, held)) for held in held_out]
@@ -677,7 +681,7 @@ class GenerativeClassifier(Predictor):
             scaling = None if self.temperature is False else statistics.scaling
             temperature = 1.0 if scaling is None else scaling.temperature
             family = conventions.with_priors(family, of_rows, self._priors, temperature)
-        self._weights = family.weights(statistics.values + prior)
+        self._weights, self._singular = family.adopted(statistics.values + prior)
         self.statistics_, self.prior_ = statistics, prior
         self.schema_, self.family_ = schema, family
         self.classes_ = np.array(schema.classes)

@@ -299,26 +299,48 @@ class Passing:
 # --- sums over the rows of each class in NumPy: dense features almost without rounding errors, and sparse entries
 
 
+# The clip up to which the grid of a sum follows from it alone: the grid is then at most as many times coarser than
+# one of the largest value, which is searched beyond.
+NEAR_CLIP = 16.0
+
+
 def split_sums(
-    features: np.ndarray, of_class: np.ndarray, scratch: Scratch | None = None
+    features: np.ndarray,
+    of_class: np.ndarray,
+    scratch: Scratch | None = None,
+    largest: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums of features [K, b] over the rows of each class [b, C], as an upper and a lower part: two [C, K].
+    """Return the sums of features [K, b] over the rows of each class [C, b], as an upper and a lower part: two [C, K].
 
     Variances are small differences of these sums. A feature is H + L, where H is its part on a grid of 2⁻²⁶ of its
-    largest value: sums of H are exact in any order, and L is too small for its errors to matter.
+    largest value: sums of H are exact in any order, and L is too small for its errors to matter. `features` become L.
+
+    largest  a bound of each feature, where one is known: [K]
     """
-    upper, lower = _on_grid(features, 26, scratch or Scratch())
-    return of_class.T @ upper.T, of_class.T @ lower.T
+    upper, lower = _on_grid(features, 26, largest, (scratch or Scratch())("upper", *features.shape), features)
+    return of_class @ upper.T, of_class @ lower.T
 
 
-def _on_grid(features: np.ndarray, bits: int, scratch: Scratch) -> tuple[np.ndarray, np.ndarray]:
-    """Return features [K, b] as H + L, H on a grid of 2^−bits of the largest value of its feature: two [K, b]."""
-    largest = np.maximum(features.max(axis=1, initial=0.0), -features.min(axis=1, initial=0.0))
+def _on_grid(
+    features: np.ndarray, bits: int, largest: np.ndarray | None, upper: np.ndarray, lower: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return features [K, b] as H + L in `upper` and `lower`, H on a grid of 2^−bits of the `largest` value of each."""
+    if largest is None:
+        largest = np.maximum(features.max(axis=1, initial=0.0), -features.min(axis=1, initial=0.0))
     step = 1.5 * 2.0 ** (52 - bits)  # what is added to it is rounded to a grid of 2^−bits
     grid = step * np.exp2(np.ceil(np.log2(np.where(largest > 0, largest, 1.0))))[:, None]
-    upper = np.add(features, grid, out=scratch("upper", *features.shape))
+    np.add(features, grid, out=upper)
     upper -= grid
-    return upper, np.subtract(features, upper, out=scratch("lower", *features.shape))
+    return upper, np.subtract(features, upper, out=lower)
+
+
+def bounds(family: Family, clip: float) -> np.ndarray | None:
+    """Return bounds of the dense features of naive Bayes where values are clipped: [dense]; None: none are known."""
+    if clip > NEAR_CLIP or not isinstance(family, NaiveBayes) or family.kernels != NaiveBayes.kernels:
+        return None
+    return np.repeat(
+        [1.0, clip, clip * clip], [family.dense_size - 2 * family.continuous, *[family.continuous] * 2]
+    )
 
 
 def split_products(
@@ -337,7 +359,9 @@ def split_products(
     block.standard(values[1:])
     order = np.argsort(labels, kind="stable")
     np.take(values, order, axis=1, out=in_order, mode="clip")
-    upper, lower = _on_grid(in_order, bits, scratch)
+    largest = None if block.clip > NEAR_CLIP else np.concatenate([[1.0], np.full(d, block.clip)])
+    buffers = scratch("upper", 1 + d, rows), scratch("lower", 1 + d, rows)
+    upper, lower = _on_grid(in_order, bits, largest, *buffers)
     doubled = np.add(upper, in_order, out=values)
     weights = None if weights is None else weights[order]
     exact, rest = np.zeros((2, classes, 1 + d, 1 + d))
@@ -348,7 +372,8 @@ def split_products(
             np.matmul(high, high.T, out=exact[c])
             np.matmul(low, doubled[:, start:stop].T, out=rest[c])
             continue
-        weighed, below = _on_grid(in_order[:, start:stop] * weights[start:stop], bits, Scratch())
+        weighed = in_order[:, start:stop] * weights[start:stop]
+        weighed, below = _on_grid(weighed, bits, None, np.empty_like(weighed), weighed)
         np.matmul(weighed, high.T, out=exact[c])
         np.matmul(weighed, low.T, out=rest[c])
         rest[c] += below @ in_order[:, start:stop].T
@@ -419,7 +444,8 @@ class Held:
     def statistics(self) -> np.ndarray:
         """Return S = YᵀΦ, summed almost without rounding errors: [C, K]."""
         features = self.features if isinstance(self.features, np.ndarray) else self.features.toarray()
-        upper, lower = split_sums((features * self.weights[:, None]).T, self.labels > 0)
+        of_class = (self.labels > 0).T.astype(np.float64)
+        upper, lower = split_sums((features * self.weights[:, None]).T, of_class)
         return upper + lower
 
     def evaluate(self, weights: np.ndarray) -> Evaluated:
@@ -465,7 +491,11 @@ class Plain(Passing):
                 features = dense_features(family, block, scratch)
                 if weights is not None:
                     features *= weights
-                upper, lower = split_sums(features, core.one_hot(labels, self.classes), scratch)
+                of_class = np.equal.outer(np.arange(self.classes, dtype=labels.dtype), labels).astype(
+                    np.float64
+                )
+                largest = None if weights is not None else bounds(family, block.clip)
+                upper, lower = split_sums(features, of_class, scratch, largest)
             before, total = total, total + upper
             added = total - before
             rounding_errors += (before - (total - added)) + (upper - added) + lower

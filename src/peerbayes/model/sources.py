@@ -99,11 +99,11 @@ class Block(NamedTuple):
     def standard(self, out: np.ndarray | None = None) -> np.ndarray:
         """Return z, transposed so that inner loops run over rows, in `out` if it is given: [Dc, b]."""
         standard = np.empty(self.values.shape[::-1]) if out is None else out
-        standard[...] = self.values.T
         if self.clip == np.inf:  # already encoded
+            standard[...] = self.values.T
             return standard
         with np.errstate(over="ignore"):  # what overflows is clipped
-            standard -= self.location[:, None]
+            np.subtract(self.values.T, self.location[:, None], out=standard)
             standard *= self.inverse[:, None]
         return np.clip(standard, -self.clip, self.clip, out=standard)
 

@@ -133,14 +133,15 @@ def wishart(rows: np.ndarray, eigenvalues: np.ndarray) -> float:
     constant = rank < np.minimum(d, freedom)  # fewer directions than rows and columns allow
     varying |= ~constant[:, None]
     size = np.where(constant, rank, d)
-    positive = np.maximum(eigenvalues, 0.0)
+    positive, all_vary = np.maximum(eigenvalues, 0.0), bool(varying.all())
     # Many scatters have the same rows, above all those of one class's columns: functions of these are computed once.
     kinds, scatters = np.unique(freedom + 1j * size, return_counts=True)
     kind_freedom, kind_size = kinds.real, kinds.imag.astype(np.int64)
 
     def evidence(strengths: np.ndarray) -> np.ndarray:
         m = strengths[:, None]
-        logs = np.sum(np.where(varying, np.log(m[..., None] + positive), 0.0), axis=-1)
+        logs = np.log(m[..., None] + positive)
+        logs = np.sum(logs if all_vary else np.where(varying, logs, 0.0), axis=-1)
         prior = m + kind_size + 1.0
         gain = 0.5 * prior * kind_size * np.log(m)
         gain += _gammas(0.5 * (prior + kind_freedom), kind_size) - _gammas(0.5 * prior, kind_size)

@@ -102,9 +102,18 @@ class Gaussian(Family):
         return GaussianParameters(counts.log_prior, mean, covariance, self.log_cells(counts))
 
     def weights(self, stats: Array) -> Array:
-        xp = array_namespace(stats)
+        counts = self.counts(stats)
+        return self._weights(counts, *self._moments(counts))
+
+    def adopted(self, stats: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         counts = self.counts(stats)
         mean, precision = self._moments(counts)
+        return self._weights(counts, mean, precision), precision.held
+
+    def _weights(self, counts: Counts, mean: Array, precision: Precision) -> Array:
+        """Return W from guarded counts, means and covariances: [..., C, K]."""
+        stats = counts.stats
+        xp = array_namespace(stats)
         linear = (precision.matrix @ mean[..., None])[..., 0]
         bias = self._baseline(counts, precision) - 0.5 * xp.sum(linear * mean, axis=-1)
         upper, right = self._triangle
@@ -120,11 +129,6 @@ class Gaussian(Family):
         mean, precision = self._moments(counts)
         at_limit = xp.sum(xp.astype(xp.abs(mean) >= MEAN_LIMIT, xp.int64), axis=(-2, -1))
         return self.floored_counts(counts) + at_limit + xp.sum(precision.held, axis=-1)
-
-    def singular(self, stats: Array) -> Array:
-        """Return how many eigenvalues of each covariance are at the floor: [..., C], or [..., 1] when shared."""
-        covariance = self._covariances(self.counts(stats))[1]
-        return floored_eigenvalues(covariance, self.variance_floor)
 
     def _baseline(self, counts: Counts, precision: Precision) -> Array:
         """Return log p(c) − ½ (d log 2π + log |Σ_c|): [..., C]."""
@@ -284,19 +288,6 @@ def floored_precision(covariance: Array, floor: float) -> Precision:
     shape = tuple(batch)
     matrix, sigma = xp.reshape(matrix, (*shape, d, d)), xp.reshape(sigma, (*shape, d, d))
     return Precision(matrix, sigma, xp.reshape(logdet, shape), xp.reshape(floored, shape))
-
-
-def floored_eigenvalues(covariance: Array, floor: float) -> Array:
-    """Return how many eigenvalues of symmetric matrices `floored_precision` raises, without inverting: [...]."""
-    xp = array_namespace(covariance)
-    flat, floors = _floors(covariance, floor)
-    try:
-        xp.linalg.cholesky(flat - floors[:, None, None] * xp.eye(flat.shape[-1], dtype=flat.dtype))
-    except Exception as error:
-        if not _is_linear_algebra(error):
-            raise
-        return floored_precision(covariance, floor).held
-    return xp.zeros(covariance.shape[:-2], dtype=xp.int64)
 
 
 def _floors(covariance: Array, floor: float) -> tuple[Array, Array]:
