@@ -299,6 +299,9 @@ class Passing:
 # --- sums over the rows of each class in NumPy: dense features almost without rounding errors, and sparse entries
 
 
+# Rows of a block of which nearly exact sums are made: all that is written on the way stays in the second-level cache.
+SUMMED_ROWS = 1 << 10
+
 # The clip up to which the grid of a sum follows from it alone: the grid is then at most as many times coarser than
 # one of the largest value, which is searched beyond.
 NEAR_CLIP = 16.0
@@ -482,7 +485,7 @@ class Plain(Passing):
         scratch, products = Scratch(), has_products(family)
         total, rounding_errors = np.zeros((2, self.classes, family.dense_size))
         cells = np.zeros((self.classes, family.size - family.dense_size))
-        size = block_rows(1 + family.continuous if products else family.dense_size)
+        size = block_rows(1 + family.continuous if products else family.dense_size, SUMMED_ROWS)
         for block, labels, row_weights in self.blocks(size, fast=False):
             weights = None if self.weights is None else row_weights
             if products:

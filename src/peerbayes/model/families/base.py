@@ -276,9 +276,9 @@ class Family(ABC):
 
     def _cell_rows(self, stats: np.ndarray) -> np.ndarray:
         """Return the rows to be added to each cell, by their evidence over all classes: [cells]."""
-        column, _ = self._cells
-        if not column.size:
+        if not self.cardinalities:
             return np.zeros(0)
+        column, _ = self._cells
         sizes = np.asarray(self.cardinalities, dtype=float)
         cells = np.clip(stats[:, self.dense_size :], 0.0, None)
         totals = np.add.reduceat(cells, self.offsets, axis=1)  # [C, Dd]

@@ -129,11 +129,14 @@ def wishart(rows: np.ndarray, eigenvalues: np.ndarray) -> float:
     d = eigenvalues.shape[-1]
     freedom = np.maximum(rows - 1.0, 0.0)
     varying = eigenvalues > CONSTANT * np.maximum(rows, 1.0)[:, None]
-    rank = varying.sum(axis=-1)
-    constant = rank < np.minimum(d, freedom)  # fewer directions than rows and columns allow
-    varying |= ~constant[:, None]
-    size = np.where(constant, rank, d)
-    positive, all_vary = np.maximum(eigenvalues, 0.0), bool(varying.all())
+    all_vary = bool(varying.all())
+    size = np.full(rows.size, d)
+    if not all_vary:
+        rank = varying.sum(axis=-1)
+        constant = rank < np.minimum(d, freedom)  # fewer directions than rows and columns allow
+        varying |= ~constant[:, None]
+        size = np.where(constant, rank, d)
+    positive = np.maximum(eigenvalues, 0.0)
     # Many scatters have the same rows, above all those of one class's columns: functions of these are computed once.
     kinds, scatters = np.unique(freedom + 1j * size, return_counts=True)
     kind_freedom, kind_size = kinds.real, kinds.imag.astype(np.int64)
@@ -159,14 +162,14 @@ def _gammas(value: np.ndarray, size: np.ndarray) -> np.ndarray:
     take a tenth of the time of d gamma functions.
     """
     most = int(size.max(initial=0))
-    if not most:
-        return np.zeros(np.broadcast_shapes(value.shape, size.shape))
-    first = gammaln(value[..., None] - 0.5 * np.arange(min(most, 2)))
+    if most <= 1:
+        return gammaln(value) * size
+    first = gammaln(value[..., None] - 0.5 * np.arange(2))
     steps = np.arange(2, most)
     below = np.where(steps < size[:, None], value[..., None] - 0.5 * steps, 1.0)
     # log Γ(v − i/2) is a start less the logarithms of all steps of 1 from it on: step i is in as many as follow.
     follow = np.where(steps < size[:, None], (size[:, None] - steps + 1) // 2, 0)
-    starts = np.stack([(size + 1) // 2, size // 2], axis=-1)[:, : first.shape[-1]]
+    starts = np.stack([(size + 1) // 2, size // 2], axis=-1)
     return np.sum(first * starts, axis=-1) - np.sum(follow * np.log(below), axis=-1)
 
 
