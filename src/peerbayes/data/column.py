@@ -165,9 +165,10 @@ class Column:
         import pandas as pd
 
         codes = pd.Index(self.categories, dtype=object).get_indexer(pd.Index(values, dtype=object))
-        strange = (codes < 0) & ~missing_of(values)
-        if strange.any():
-            self._refuse_other_type(values[np.argmax(strange)])
+        without = np.flatnonzero(codes < 0)
+        strange = without[~missing_of(values[without])]
+        if strange.size:
+            self._refuse_other_type(values[strange[0]])
         return codes.astype(np.int32)
 
     @cached_property

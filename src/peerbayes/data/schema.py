@@ -225,9 +225,12 @@ class Schema:
         codes = np.empty((table.rows, len(self.discrete)), dtype=np.int32)
         for k, j in enumerate(self.discrete):
             column = self.columns[j]
-            reads_numbers = column.traits.reads_numbers
-            raw = self._numbers(table, positions, j) if reads_numbers else table.column(positions[j])
-            codes[:, k] = column.codes(raw)
+            if column.traits.reads_numbers:
+                codes[:, k] = column.codes(self._numbers(table, positions, j))
+            elif (texts := table.texts(positions[j], at_hand=True)) is not None:
+                codes[:, k] = texts.mapped(column.codes(texts.values))
+            else:
+                codes[:, k] = column.codes(table.column(positions[j]))
         return Rows(self.standardise(values), self.crossed(codes))
 
     def crossed(self, codes: np.ndarray) -> np.ndarray:
