@@ -6,14 +6,18 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from math import copysign
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.kinds.kind import Kind
-from peerbayes.data.table import SMALL_RANGE, Scalar, missing_of, number, scalars
+from peerbayes.data.table import LARGEST, SMALL_RANGE, Scalar, missing_of, number, scalars
 from peerbayes.errors import SchemaError, SchemaMismatch
+
+# The fields of a column that are numbers, and those of them that may be unknown.
+NUMBERS, OPTIONAL = ("location", "scale", "penalty", "count", "low", "high"), ("count", "low", "high")
 
 
 @dataclass(frozen=True)
@@ -50,20 +54,35 @@ class Column:
         if not isinstance(self.kind, str) or self.kind not in KINDS:
             expected = " or ".join(map(repr, KINDS))
             raise SchemaError(f"column {self.name!r} is {self.kind!r}; expected {expected}")
-        where = f"column {self.name!r}"
-        object.__setattr__(self, "location", number(self.location, f"the location of {where}"))
-        object.__setattr__(self, "scale", number(self.scale, f"the scale of {where}"))
-        for name in ("count", "low", "high"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, number(value, f"the {name} of {where}"))
-        object.__setattr__(self, "penalty", number(self.penalty, f"the penalty of {where}"))
+        numbers = (self.location, self.scale, self.penalty, self.count, self.low, self.high)
+        for name, value in zip(NUMBERS, numbers, strict=True):  # most are plain: tables may have many columns
+            if value is None and name in OPTIONAL:
+                continue
+            if (
+                type(value) is not float
+                or not abs(value) <= LARGEST
+                or (not value and copysign(1.0, value) < 0)
+            ):
+                object.__setattr__(self, name, number(value, f"the {name} of column {self.name!r}"))
         if self.penalty < 0:
-            raise SchemaError(f"{where} has the penalty {self.penalty}; expected 0 or more")
+            raise SchemaError(f"column {self.name!r} has the penalty {self.penalty}; expected 0 or more")
         if self.scale <= 0 or (self.count or 0.0) < 0 or not isinstance(self.constant, bool):
             raise SchemaError(
-                f"{where} has scale {self.scale}, count {self.count} and constant {self.constant!r}; "
+                f"column {self.name!r} has scale {self.scale}, count {self.count} and constant {self.constant!r}; "
                 "expected a positive scale, a count of 0 or more, and true or false"
             )
+        if (
+            type(self.categories) is not tuple
+            or type(self.edges) is not tuple
+            or self.categories
+            or self.edges
+        ):
+            self._check_cells()
+        self.traits.check(self)
+
+    def _check_cells(self) -> None:
+        """Make categories and edges tuples of plain values; refuse what is none."""
+        where = f"column {self.name!r}"
         object.__setattr__(self, "categories", scalars(self.categories, where))
         if not isinstance(self.edges, tuple | list):
             raise SchemaError(f"{where} has the edges {self.edges!r}; expected a list of numbers")
@@ -71,7 +90,6 @@ class Column:
         if any(first >= second for first, second in pairwise(edges)):
             raise SchemaError(f"{where} has the edges {list(edges)[:20]}; expected rising numbers")
         object.__setattr__(self, "edges", edges)
-        self.traits.check(self)
 
     # --- what its kind says ----------------------------------------------------------------------------
 
@@ -147,9 +165,10 @@ class Column:
         import pandas as pd
 
         codes = pd.Index(self.categories, dtype=object).get_indexer(pd.Index(values, dtype=object))
-        strange = (codes < 0) & ~missing_of(values)
-        if strange.any():
-            self._refuse_other_type(values[np.argmax(strange)])
+        without = np.flatnonzero(codes < 0)
+        strange = without[~missing_of(values[without])]
+        if strange.size:
+            self._refuse_other_type(values[strange[0]])
         return codes.astype(np.int32)
 
     @cached_property
@@ -220,6 +239,9 @@ def lookup_of(all_columns: Sequence[Column], discrete: Sequence[int]) -> Lookup 
 
     discrete  the positions of those that are encoded as cells
     """
+    if not discrete:
+        none = np.zeros(0, dtype=np.int64)
+        return Lookup(none, none, none, none, none, np.zeros(0, np.int32))
     places = [k for k, j in enumerate(discrete) if not all_columns[j].traits.reads_numbers]
     columns = [discrete[k] for k in places]
     lows, tables = [], []

@@ -13,10 +13,12 @@ from peerbayes.data.arguments import one_of, refusal, shown
 from peerbayes.data.column import Column
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.kinds.binned import Binned
+from peerbayes.data.kinds.kind import units
 from peerbayes.data.table import (
     INSTEAD_OF_DATES,
     SMALL_RANGE,
     Table,
+    Texts,
     are_dates,
     distinct,
     missing_of,
@@ -123,7 +125,11 @@ def _column(
     labels: np.ndarray | None,
 ) -> Column:
     """Return the description of column j under a rule of `RULES`."""
-    name, values, declared = table.names[j], table.column(j), table.declared(j)
+    name, declared = table.names[j], table.declared(j)
+    of_text = rule in ("auto", "discrete") or rule.startswith(NUMBERS_ARE)  # text is then categories
+    if of_text and declared is None and (texts := table.texts(j)) is not None:
+        return _of_texts(name, texts, weights, rule)
+    values = table.column(j)
     present = ~missing_of(values)
     kind = _kind(values, present, rule, name, declared is not None)
     if bins is not None:
@@ -137,7 +143,17 @@ def _column(
     described = traits.inferred(column, values, weights, declared, labels)
     column = measured(column, column.numbers(values), weights) if described is None else described
     if rule not in KINDS and rule != "paper" and declared is None and column.categories:
-        _refuse_text(column, values)
+        _refuse_text(column, int(np.count_nonzero(present)))
+    return column
+
+
+def _of_texts(name: str, texts: Texts, weights: np.ndarray | None, rule: str) -> Column:
+    """Return the description of a column of text, of which each distinct value is a category."""
+    present = texts.codes >= 0
+    count = float(np.count_nonzero(present)) if weights is None else float(weights[present].sum())
+    column = Column(name, "discrete", distinct(texts.values, name), count=count)
+    if rule != "discrete":
+        _refuse_text(column, int(np.count_nonzero(present)))
     return column
 
 
@@ -178,12 +194,12 @@ def measured(
     return column.traits.with_moments(column, *(float(moment[0]) for moment in moments))
 
 
-def _refuse_text(column: Column, values: np.ndarray) -> None:
-    """Refuse text, which nobody called categories, that is an identifier or a date."""
+def _refuse_text(column: Column, rows: int) -> None:
+    """Refuse text in so many `rows`, which nobody called categories, that is an identifier or a date."""
     if not isinstance(column.categories[0], str):
         return
     instead = f"or say that every distinct value is a category: kinds={{{column.name!r}: 'discrete'}}"
-    texts, rows = np.array(column.categories, dtype=object), int(np.count_nonzero(~missing_of(values)))
+    texts = np.array(column.categories, dtype=object)
     if are_dates(texts):
         raise SchemaError(
             f"column {column.name!r} holds dates or times (like {texts[0]!r}); {INSTEAD_OF_DATES}, {instead}"
@@ -245,9 +261,8 @@ def _plain_columns(
     continuous = [j for j, rule in enumerate(rules) if rule in dense]
     if continuous:
         moments = column_moments(array, weights, continuous)
-        for k, j in enumerate(continuous):
-            column = Column(names[j], "continuous", count=0.0)
-            plain[j] = column.traits.with_moments(column, *(float(moment[k]) for moment in moments))
+        for j, *of_column in zip(continuous, *(moment.tolist() for moment in moments), strict=True):
+            plain[j] = Column(names[j], "continuous", **units(names[j], *of_column))
     discrete = [j for j, rule in enumerate(rules) if rule == "discrete" and array.dtype.kind in "iu"]
     categories = distinct_integers(array, discrete) if discrete else None
     if categories is not None:

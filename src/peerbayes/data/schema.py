@@ -72,8 +72,8 @@ class Schema:
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
+        if len(set(names)) < len(names):
+            repeated = sorted({name for name in names if names.count(name) > 1})
             raise SchemaError(
                 f"the schema has several columns named {', '.join(repeated)}; names must differ"
             )
@@ -88,6 +88,8 @@ class Schema:
 
     def _check_crosses(self) -> None:
         """Refuse crosses of columns that are not encoded as cells, or that have other cells."""
+        if not self.crosses:
+            return
         cells = {self.columns[j].name: self.columns[j].cells for j in self.discrete}
         for cross in self.crosses:
             for name, groups in zip(cross.columns, cross.groups, strict=True):
@@ -146,7 +148,13 @@ class Schema:
     @cached_property
     def discrete(self) -> tuple[int, ...]:
         """Positions of the columns that are encoded as cells: discrete and binned ones."""
-        return tuple(j for j, column in enumerate(self.columns) if not column.dense)
+        dense = set(self.continuous)
+        return tuple(j for j in range(len(self.columns)) if j not in dense)
+
+    @cached_property
+    def models(self) -> tuple[str, ...]:
+        """What each column is in each class, by its kind: "gaussian", "poisson" or "cells"."""
+        return tuple(column.traits.model for column in self.columns)
 
     @cached_property
     def transformed(self) -> tuple[int, ...]:
@@ -217,9 +225,12 @@ class Schema:
         codes = np.empty((table.rows, len(self.discrete)), dtype=np.int32)
         for k, j in enumerate(self.discrete):
             column = self.columns[j]
-            reads_numbers = column.traits.reads_numbers
-            raw = self._numbers(table, positions, j) if reads_numbers else table.column(positions[j])
-            codes[:, k] = column.codes(raw)
+            if column.traits.reads_numbers:
+                codes[:, k] = column.codes(self._numbers(table, positions, j))
+            elif (texts := table.texts(positions[j], at_hand=True)) is not None:
+                codes[:, k] = texts.mapped(column.codes(texts.values))
+            else:
+                codes[:, k] = column.codes(table.column(positions[j]))
         return Rows(self.standardise(values), self.crossed(codes))
 
     def crossed(self, codes: np.ndarray) -> np.ndarray:

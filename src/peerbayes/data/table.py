@@ -30,6 +30,9 @@ CACHED_ROWS = 1 << 12
 # Rows of a DataFrame that are read at a time: large enough for its per-column cost not to matter.
 FRAME_ROWS = 1 << 15
 
+# Rows of a table from which a column of text is hashed once, for all that asks for its categories: fewer are searched.
+HASHED_ROWS = 1 << 8
+
 # Dates that are written as text.
 ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?")
 INSTEAD_OF_DATES = (
@@ -39,6 +42,17 @@ INSTEAD_OF_DATES = (
 
 # Numbers that NumPy has no type for.
 WIDE = (nw.Decimal, nw.Int128, nw.UInt128)
+
+
+class Texts(NamedTuple):
+    """A column of text as codes of its distinct values."""
+
+    codes: np.ndarray  # [n] of the smallest integers that hold them; −1 is missing
+    values: np.ndarray  # [distinct] in the order in which they first occur
+
+    def mapped(self, codes: np.ndarray) -> np.ndarray:
+        """Return the code of each row, given that of each distinct value; −1 stays: [distinct] -> [n]."""
+        return np.append(codes, np.array([-1], dtype=codes.dtype))[self.codes]
 
 
 @dataclass(frozen=True)
@@ -185,6 +199,54 @@ class Table:
     def _columns(self) -> dict[int, np.ndarray]:
         """The columns of a small table that were read: they are needed several times."""
         return {}
+
+    def texts(self, column: int, at_hand: bool = False) -> Texts | None:
+        """Return a column of text that is hashed once; None: it holds something else, or too few rows to pay.
+
+        at_hand  only where it was hashed before, or hashing takes no longer than reading it
+        """
+        if self.rows < HASHED_ROWS:
+            return None
+        if column not in self._texts:
+            if at_hand and not self._arrow(column):
+                return None
+            self._texts[column] = self._hashed(column)
+        return self._texts[column]
+
+    def _arrow(self, column: int) -> bool:
+        """Whether a column of text is one of pandas that is not of objects: they would have to be made."""
+        if self.frame is None or not isinstance(self._dtypes[column], nw.String):
+            return False
+        return self.frame.implementation.is_pandas() and not isinstance(
+            self.frame.to_native().dtypes.iloc[column], np.dtype
+        )
+
+    @cached_property
+    def _texts(self) -> dict[int, Texts | None]:
+        """The columns of text that were hashed: their codes take a byte or two a row."""
+        return {}
+
+    def _hashed(self, column: int) -> Texts | None:
+        """Return the codes of a column of text, None for another one."""
+        if self.array is not None:
+            if self.array.dtype.kind not in "OU":
+                return None
+            values = self.column(column)
+        elif isinstance(self._dtypes[column], nw.String | nw.Object):
+            arrow = self._arrow(column)
+            values = self.frame.to_native().iloc[:, column].array if arrow else self.column(column)
+        else:
+            return None
+        if not any(isinstance(value, str) for value in values[:HASHED_ROWS]):
+            return None
+        import pandas as pd
+
+        codes, found = pd.factorize(values)
+        distinct_values = np.asarray(found, dtype=object)
+        if not all(isinstance(value, str) for value in distinct_values):
+            return None  # True and 1 are one value, but of two types
+        width = next(width for width in (np.int8, np.int16, np.int32) if len(found) <= np.iinfo(width).max)
+        return Texts(codes.astype(width), distinct_values)
 
     def _read(self, column: int) -> np.ndarray:
         """Return one column of the DataFrame."""

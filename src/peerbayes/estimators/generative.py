@@ -39,18 +39,15 @@ from peerbayes.model.calibration import STARTS, Calibrated, Fold, beginning, cal
 from peerbayes.model.explain import log_joint, log_units
 from peerbayes.model.families import Family, NaiveBayes
 from peerbayes.model.families.base import guarded, laid_out
-from peerbayes.model.families.gaussian import Gaussian, SharedGaussian
+from peerbayes.model.families.gaussian import SharedGaussian
 from peerbayes.model.passes import IncompleteData
 from peerbayes.model.scaling import Scaling, fit
 from peerbayes.model.sources import (
-    Observed,
     Raw,
     Source,
     check_rows,
-    counted_rows,
     first_missing,
-    observe,
-    rows_at,
+    observe_later,
     source_of,
     taken,
 )
@@ -254,8 +251,15 @@ def training_rows(table: Table, y: Any, sample_weight: Any, unlabelled: Any, cla
 
 def _labels_of(table: Table, y: Any, unlabelled: Any) -> tuple[np.ndarray, tuple[Any, ...]]:
     """Return class indices [n], −1 where there is no label, and the classes that occur."""
-    labels = column_or_1d(plain_labels(y), warn=True)
-    check_consistent_length(range(table.rows), labels)
+    plain = type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "iufbU"  # nothing that could be wrong
+    labels = y if plain else column_or_1d(plain_labels(y), warn=True)
+    if labels.size != table.rows:
+        check_consistent_length(range(table.rows), labels)  # raises
+    if unlabelled is None:
+        classes, codes = infer_classes(labels)
+        if any(isinstance(value, float) for value in classes):
+            check_classification_targets(labels)
+        return codes, classes
     unlabelled_rows = _is_unlabelled(labels, unlabelled)
     if unlabelled_rows.all():
         raise ValueError(f"every label is {unlabelled!r}, which means no label; expected some labels")
@@ -269,29 +273,21 @@ def _labels_of(table: Table, y: Any, unlabelled: Any) -> tuple[np.ndarray, tuple
 
 def _is_unlabelled(labels: np.ndarray, sentinel: Any) -> np.ndarray:
     """Return which rows have no label: the sentinel, or a missing value where it is NaN. [n]."""
-    if sentinel is None:
-        return np.zeros(labels.size, dtype=bool)
     if isinstance(sentinel, float) and np.isnan(sentinel):
         return missing_of(labels)
     return np.array([value == sentinel for value in labels.tolist()], dtype=bool)
 
 
-def _observed(source: Source, training: Training, labels: np.ndarray) -> Observed:
-    """Return what the training rows say of each column, from as many of them as it takes."""
-    schema = source.schema
-    indices = counted_rows(source.rows, len(schema.columns))
-    weights = None if training.weights is None else training.weights[indices]
-    return observe(rows_at(source, indices), labels[indices], len(schema.classes), weights)
-
-
 # --- rows that leave parameters open
 
 
-def warn_of_singular(family: Family, stats: np.ndarray, labels: np.ndarray, classes: Sequence[Any]) -> None:
+def warn_of_singular(
+    family: Family, singular_directions: np.ndarray | None, labels: np.ndarray, classes: Sequence[Any]
+) -> None:
     """Warn of classes of one row, which have no variance, and of covariances that are singular.
 
     family    the model, with its floors
-    stats     S + prior [C, K]
+    singular_directions  how many each covariance has: [C] or [1]; None: there is no covariance
     labels    class indices of the training rows [n]; −1: none
     """
     if family.continuous == len(getattr(family, "poisson", ())):
@@ -306,7 +302,7 @@ def warn_of_singular(family: Family, stats: np.ndarray, labels: np.ndarray, clas
             SingularDataWarning,
             stacklevel=4,
         )
-    if not isinstance(family, Gaussian) or not (short := family.singular(stats)).any():
+    if singular_directions is None or not (short := singular_directions).any():
         return
     shared = len(short) != len(classes)
     singular = [classes[c] for c in np.flatnonzero(short).tolist() if rows[c] != 1] if not shared else []
@@ -349,6 +345,8 @@ class GenerativeClassifier(Predictor):
 
     learns_structure: ClassVar[bool] = False
     """Whether the structure is learned from the rows."""
+    _singular: np.ndarray | None = None
+    """In how many directions each covariance is singular: [C] or [1]; None: there is no covariance."""
     _keeps_held_out: bool = False
     """Whether `fit` keeps what folds say of held-out rows, by which candidates are compared: a model holds no rows."""
     _held_out: tuple[Scaling | None, np.ndarray, np.ndarray] | None
@@ -384,7 +382,10 @@ class GenerativeClassifier(Predictor):
 
         def rows_of(source: Source, rows: np.ndarray | None = None) -> Labelled:
             if rows is None:
-                return passes.labelled(family, source, labels, classes, training.weights, missing=incomplete)
+                once = not self.calibrate
+                return passes.labelled(
+                    family, source, labels, classes, training.weights, missing=incomplete, once=once
+                )
             weights = None if training.weights is None else training.weights[rows]
             return passes.labelled(
                 family, taken(source, rows), labels[rows], classes, weights, missing=incomplete
@@ -395,7 +396,7 @@ class GenerativeClassifier(Predictor):
             self.__dict__.pop(name, None)
         if isinstance(data, IncompleteData) and not isinstance(family, NaiveBayes):
             calibration.refuse_empty(data, schema)
-        observed = _observed(source, training, labels)
+        observed = observe_later(source, labels, classes, training.weights)
         if not self.calibrate:
             self.n_iter_ = 1  # a single pass over the rows, unless something is missing
             stats = (
@@ -404,7 +405,7 @@ class GenerativeClassifier(Predictor):
                 else data.statistics()
             )
             self._adopt(Statistics(stats, schema, layout, observed=observed))
-            warn_of_singular(self.family_, stats + self.prior_, labels, schema.classes)
+            warn_of_singular(self.family_, self._singular, labels, schema.classes)
             return self
         self.validation_ = validation
         pairs = [(rows_of(source, ~held), rows_of(source, held)) for held in held_out]
@@ -455,7 +456,9 @@ class GenerativeClassifier(Predictor):
         agreed = self.schema.classes if self.schema is not None else ()
         all_classes = classes_of_all(classes, agreed if first else tuple(self.schema_.classes))
         kinds = self.kinds if first else kinds_so_far(self.schema_)
-        schema = replace(self._schema_for(training, all_classes, kinds=kinds), classes=all_classes)
+        schema = self._schema_for(training, all_classes, kinds=kinds)
+        if schema.classes != all_classes:
+            schema = replace(schema, classes=all_classes)
         self._check_classes(all_classes)
         labels = training.labels_in(schema)
         unclipped = schema if self.schema is not None else replace(schema, clip=None)
@@ -544,10 +547,11 @@ class GenerativeClassifier(Predictor):
         bins = self._bins(len(training.table.names))
         columns = infer_columns(training.table, kinds, training.weights, bins, training.labels)
         warn_of_data(training.table, columns, kinds, stacklevel=4)
-        schema = Schema(columns, clip=self.clip)
-        for knowledge in self._knowledge():
+        known = self._knowledge()
+        schema = Schema(columns, () if known else classes, self.clip)
+        for knowledge in known:
             schema = schema.knowing(knowledge.schema)
-        return replace(schema, classes=classes)
+        return schema if schema.classes == classes else replace(schema, classes=classes)
 
     def _knowledge(self) -> list[Statistics]:
         """Return the user's statistics: a start of calibration, a prior."""
@@ -677,7 +681,7 @@ class GenerativeClassifier(Predictor):
             scaling = None if self.temperature is False else statistics.scaling
             temperature = 1.0 if scaling is None else scaling.temperature
             family = conventions.with_priors(family, of_rows, self._priors, temperature)
-        self._weights = family.weights(statistics.values + prior)
+        self._weights, self._singular = family.adopted(statistics.values + prior)
         self.statistics_, self.prior_ = statistics, prior
         self.schema_, self.family_ = schema, family
         self.classes_ = np.array(schema.classes)
@@ -708,7 +712,10 @@ class GenerativeClassifier(Predictor):
         if isinstance(X, Table):
             return X
         frame = frame_of(X)
-        if frame is None and not reset and self._takes(X):
+        if frame is None and self._takes(X, reset):
+            if reset:
+                self.__dict__.pop("feature_names_in_", None)
+                self.n_features_in_ = X.shape[1]
             return Table.of(X)
         if frame is None:
             X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False, accept_sparse=False)
@@ -729,10 +736,11 @@ class GenerativeClassifier(Predictor):
             validate_data(self, named, reset=reset, skip_check_array=True)
         return table
 
-    def _takes(self, X: Any) -> bool:
+    def _takes(self, X: Any, reset: bool) -> bool:
         """Whether scikit-learn's checks, which take longer than a prediction for a few rows, can only let X pass."""
-        numbers = type(X) is np.ndarray and X.dtype.kind in "fiu" and X.ndim == 2 and len(X) > 0
-        return numbers and X.shape[1] == self.n_features_in_ and not hasattr(self, "feature_names_in_")
+        if type(X) is not np.ndarray or X.dtype.kind not in "fiu" or X.ndim != 2 or not X.size:
+            return False
+        return reset or (X.shape[1] == self.n_features_in_ and not hasattr(self, "feature_names_in_"))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

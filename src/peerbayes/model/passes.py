@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
@@ -24,7 +25,7 @@ from peerbayes.model import core
 from peerbayes.model.families.aode import Aode
 from peerbayes.model.families.base import Family
 from peerbayes.model.families.bayes_net import BayesNet
-from peerbayes.model.families.gaussian import Gaussian, SharedGaussian
+from peerbayes.model.families.gaussian import Gaussian, SharedGaussian, triangle
 from peerbayes.model.families.naive_bayes import NaiveBayes
 from peerbayes.model.gaussian_logits import gaussian_logits
 from peerbayes.model.missing import Completion, apart, complete
@@ -298,20 +299,91 @@ class Passing:
 # --- sums over the rows of each class in NumPy: dense features almost without rounding errors, and sparse entries
 
 
+# Rows of a block of which nearly exact sums are made: all that is written on the way stays in the second-level cache.
+SUMMED_ROWS = 1 << 10
+
+# The clip up to which the grid of a sum follows from it alone: the grid is then at most as many times coarser than
+# one of the largest value, which is searched beyond.
+NEAR_CLIP = 16.0
+
+
 def split_sums(
-    features: np.ndarray, of_class: np.ndarray, scratch: Scratch | None = None
+    features: np.ndarray,
+    of_class: np.ndarray,
+    scratch: Scratch | None = None,
+    largest: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums of features [K, b] over the rows of each class [b, C], as an upper and a lower part: two [C, K].
+    """Return the sums of features [K, b] over the rows of each class [C, b], as an upper and a lower part: two [C, K].
 
     Variances are small differences of these sums. A feature is H + L, where H is its part on a grid of 2⁻²⁶ of its
-    largest value: sums of H are exact in any order, and L is too small for its errors to matter.
+    largest value: sums of H are exact in any order, and L is too small for its errors to matter. `features` become L.
+
+    largest  a bound of each feature, where one is known: [K]
     """
-    largest = np.maximum(features.max(axis=1, initial=0.0), -features.min(axis=1, initial=0.0))
-    grid = 1.5 * 2.0**26 * np.exp2(np.ceil(np.log2(np.where(largest > 0, largest, 1.0))))[:, None]
-    upper = np.add(features, grid, out=(scratch or Scratch())("upper", *features.shape))
+    upper, lower = _on_grid(features, 26, largest, (scratch or Scratch())("upper", *features.shape), features)
+    return of_class @ upper.T, of_class @ lower.T
+
+
+def _on_grid(
+    features: np.ndarray, bits: int, largest: np.ndarray | None, upper: np.ndarray, lower: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return features [K, b] as H + L in `upper` and `lower`, H on a grid of 2^−bits of the `largest` value of each."""
+    if largest is None:
+        largest = np.maximum(features.max(axis=1, initial=0.0), -features.min(axis=1, initial=0.0))
+    step = 1.5 * 2.0 ** (52 - bits)  # what is added to it is rounded to a grid of 2^−bits
+    grid = step * np.exp2(np.ceil(np.log2(np.where(largest > 0, largest, 1.0))))[:, None]
+    np.add(features, grid, out=upper)
     upper -= grid
-    exact = of_class.T @ upper.T
-    return exact, of_class.T @ np.subtract(features, upper, out=upper).T
+    return upper, np.subtract(features, upper, out=lower)
+
+
+def bounds(family: Family, clip: float) -> np.ndarray | None:
+    """Return bounds of the dense features of naive Bayes where values are clipped: [dense]; None: none are known."""
+    if clip > NEAR_CLIP or not isinstance(family, NaiveBayes) or family.kernels != NaiveBayes.kernels:
+        return None
+    return np.repeat(
+        [1.0, clip, clip * clip], [family.dense_size - 2 * family.continuous, *[family.continuous] * 2]
+    )
+
+
+def split_products(
+    block: Block, labels: np.ndarray, weights: np.ndarray | None, classes: int, scratch: Scratch
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of (1, z)(1, z)ᵀ over the rows of each class, as an upper and a lower part: two [C, dense].
+
+    As `split_sums`, without writing products: with z = H + L, zᵀz = HᵀH + ½ (A + Aᵀ), A = Lᵀ(H + z). The grid of H is
+    so coarse that HᵀH of all rows of a block is exact in any order.
+    """
+    d, rows = block.values.shape[1], len(labels)
+    bits = (53 - max(rows - 1, 1).bit_length()) // 2
+    in_order = scratch("in order", 1 + d, rows)
+    values = scratch("values", 1 + d, rows)
+    values[0] = 1.0
+    block.standard(values[1:])
+    order = np.argsort(labels, kind="stable")
+    np.take(values, order, axis=1, out=in_order, mode="clip")
+    largest = None if block.clip > NEAR_CLIP else np.concatenate([[1.0], np.full(d, block.clip)])
+    buffers = scratch("upper", 1 + d, rows), scratch("lower", 1 + d, rows)
+    upper, lower = _on_grid(in_order, bits, largest, *buffers)
+    doubled = np.add(upper, in_order, out=values)
+    weights = None if weights is None else weights[order]
+    exact, rest = np.zeros((2, classes, 1 + d, 1 + d))
+    ends = np.cumsum(np.bincount(labels, minlength=classes)).tolist()
+    for c, (start, stop) in enumerate(pairwise([0, *ends])):
+        high, low = upper[:, start:stop], lower[:, start:stop]
+        if weights is None:
+            np.matmul(high, high.T, out=exact[c])
+            np.matmul(low, doubled[:, start:stop].T, out=rest[c])
+            continue
+        weighed = in_order[:, start:stop] * weights[start:stop]
+        weighed, below = _on_grid(weighed, bits, None, np.empty_like(weighed), weighed)
+        np.matmul(weighed, high.T, out=exact[c])
+        np.matmul(weighed, low.T, out=rest[c])
+        rest[c] += below @ in_order[:, start:stop].T
+    if weights is None:
+        rest = 0.5 * (rest + rest.mT)
+    first, second, _ = triangle(1 + d)  # 1, z, and z_i z_j for i ≤ j: the order of the features
+    return exact[:, first, second], rest[:, first, second]
 
 
 def add_products(
@@ -375,7 +447,8 @@ class Held:
     def statistics(self) -> np.ndarray:
         """Return S = YᵀΦ, summed almost without rounding errors: [C, K]."""
         features = self.features if isinstance(self.features, np.ndarray) else self.features.toarray()
-        upper, lower = split_sums((features * self.weights[:, None]).T, self.labels > 0)
+        of_class = (self.labels > 0).T.astype(np.float64)
+        upper, lower = split_sums((features * self.weights[:, None]).T, of_class)
         return upper + lower
 
     def evaluate(self, weights: np.ndarray) -> Evaluated:
@@ -409,15 +482,23 @@ class Plain(Passing):
         The rounding errors of adding two blocks' sums are accumulated separately, and added last.
         """
         family = self.family
-        scratch = Scratch()
+        scratch, products = Scratch(), has_products(family)
         total, rounding_errors = np.zeros((2, self.classes, family.dense_size))
         cells = np.zeros((self.classes, family.size - family.dense_size))
-        for block, labels, row_weights in self.blocks(block_rows(family.dense_size), fast=False):
+        size = block_rows(1 + family.continuous if products else family.dense_size, SUMMED_ROWS)
+        for block, labels, row_weights in self.blocks(size, fast=False):
             weights = None if self.weights is None else row_weights
-            features = dense_features(family, block, scratch)
-            if weights is not None:
-                features *= weights
-            upper, lower = split_sums(features, core.one_hot(labels, self.classes), scratch)
+            if products:
+                upper, lower = split_products(block, labels, weights, self.classes, scratch)
+            else:
+                features = dense_features(family, block, scratch)
+                if weights is not None:
+                    features *= weights
+                of_class = np.equal.outer(np.arange(self.classes, dtype=labels.dtype), labels).astype(
+                    np.float64
+                )
+                largest = None if weights is not None else bounds(family, block.clip)
+                upper, lower = split_sums(features, of_class, scratch, largest)
             before, total = total, total + upper
             added = total - before
             rounding_errors += (before - (total - added)) + (upper - added) + lower
@@ -651,10 +732,12 @@ def labelled(
     weights: np.ndarray | None = None,
     *,
     missing: bool = False,
+    once: bool = False,
 ) -> Data | IncompleteData:
     """Return rows with class indices [n], negative without a label, in the form that suits one pass.
 
-    `missing`: whether values may be missing that φ cannot represent.
+    missing  whether values may be missing that φ cannot represent
+    once     whether the statistics of complete rows are all that is wanted: their features are then not held
     """
     unlabelled = labels < 0
     if unlabelled.any() and not family.linear:
@@ -669,7 +752,8 @@ def labelled(
         if is_large(family, source.rows):
             return Streamed(family, source, labels, classes, weights)
         plain = Plain(family, source, labels, classes, weights)
-        return plain.held() if family.linear and source.rows <= block_rows(family.size) else plain
+        held = family.linear and not once and source.rows <= block_rows(family.size)
+        return plain.held() if held else plain
 
     def select(selected: np.ndarray) -> Rows:
         return Rows(rows.values[selected], rows.codes[selected])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -99,11 +99,11 @@ class Block(NamedTuple):
     def standard(self, out: np.ndarray | None = None) -> np.ndarray:
         """Return z, transposed so that inner loops run over rows, in `out` if it is given: [Dc, b]."""
         standard = np.empty(self.values.shape[::-1]) if out is None else out
-        standard[...] = self.values.T
         if self.clip == np.inf:  # already encoded
+            standard[...] = self.values.T
             return standard
         with np.errstate(over="ignore"):  # what overflows is clipped
-            standard -= self.location[:, None]
+            np.subtract(self.values.T, self.location[:, None], out=standard)
             standard *= self.inverse[:, None]
         return np.clip(standard, -self.clip, self.clip, out=standard)
 
@@ -422,6 +422,50 @@ class Observed(NamedTuple):
 
     bits: np.ndarray  # [D] mutual information with the class
     ranges: np.ndarray  # [Dc, 2] low and high, in standardised units, between which nearly all values lie
+
+
+class LaterObserved:
+    """Bits and ranges that are counted when they are first read, since most models are never asked for them.
+
+    Until then it has rows of its own, which are in no copy and in no pickle of it: these have what was counted.
+    """
+
+    def __init__(self, count: Callable[[], Observed]) -> None:
+        self._count: Callable[[], Observed] | None = count
+        self._counted: Observed | None = None
+
+    def counted(self) -> Observed:
+        """Return what was counted; the rows are let go."""
+        count = self._count
+        if count is not None:
+            self._counted, self._count = count(), None
+        assert self._counted is not None
+        return self._counted
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Observed, tuple(self.counted())
+
+
+def observe_later(
+    source: Source, labels: np.ndarray, classes: int, weights: np.ndarray | None = None
+) -> Observed | LaterObserved:
+    """Return what `observe` says of as many rows of a source as are counted, from a copy of them.
+
+    Wide rows, of which a copy would take much memory, are counted at once.
+    """
+    columns = len(source.schema.columns)
+    indices = counted_rows(source.rows, columns)
+    some_labels, some_weights = labels[indices], None if weights is None else weights[indices]
+    if isinstance(source, Raw):
+        table = source.table.take(indices)
+        rows = partial(source.schema.encode, table)
+    else:
+        rows = partial(Rows, *rows_at(source, indices))
+
+    def count() -> Observed:
+        return observe(rows(), some_labels, classes, some_weights)
+
+    return LaterObserved(count) if indices.size * columns <= COUNTED_ENTRIES else count()
 
 
 def counted_rows(rows: int, columns: int) -> np.ndarray:

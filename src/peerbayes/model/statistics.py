@@ -17,7 +17,7 @@ from peerbayes.model.families import FAMILIES
 from peerbayes.model.families.base import Family, Move, laid_out, poisson_columns
 from peerbayes.model.families.naive_bayes import NaiveBayes
 from peerbayes.model.scaling import Scaling
-from peerbayes.model.sources import Observed
+from peerbayes.model.sources import LaterObserved, Observed
 
 # --- sufficient statistics with their schema and family, so that they can be added
 #     S = Σ_rows y φ(x)ᵀ      so S(A ∪ B) = S(A) + S(B)
@@ -26,6 +26,17 @@ from peerbayes.model.sources import Observed
 # their categories, classes, column order, location or scale differ: S is first expressed in the merged schema,
 # which is exact because φ in other units is linear in φ. Only clipping is not linear: values that each side clipped
 # at its own limits stay clipped there. Agree on a schema first where tails are heavy.
+
+
+class _Counted:
+    """The field of what was counted in the rows, which may be counted when it is first read."""
+
+    def __get__(self, statistics: Statistics | None, owner: type) -> Observed | None:
+        observed = None if statistics is None else statistics.__dict__["observed"]
+        return observed.counted() if isinstance(observed, LaterObserved) else observed
+
+    def __set__(self, statistics: Statistics, observed: Observed | LaterObserved | None) -> None:
+        statistics.__dict__["observed"] = observed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,7 +55,7 @@ class Statistics:
     """Whether they come from calibration: they then describe a model, no longer a set of rows."""
     likelihood: np.ndarray | None = None
     """YᵀΦ of the rows that calibrated statistics learned from, [C, K]: what the classes look like. None: not kept."""
-    observed: Observed | None = None
+    observed: _Counted = _Counted()
     """How much each column tells of the class, and its range, as counted in the rows. None: not counted."""
     scaling: Scaling | None = field(default=None, kw_only=True)
     """The map from its logits to probabilities, where one was fitted. Sums of statistics have none."""
@@ -76,16 +87,21 @@ class Statistics:
                     "statistics of rows are those of maximum likelihood themselves; expected no others beside them"
                 )
             object.__setattr__(self, "likelihood", self._checked(self.likelihood))
-        if self.observed is not None:
-            shapes = tuple(np.shape(numbers) for numbers in self.observed)
-            columns = len(self.schema.feature_names)
-            if shapes != ((columns,), (layout[0], 2)):
-                raise StatisticsMismatch(
-                    f"bits and ranges of columns have shapes {shapes}; the schema has {columns} columns, "
-                    f"{layout[0]} of them continuous"
-                )
-            if not all(np.isfinite(numbers).all() for numbers in self.observed):
-                raise StatisticsMismatch("bits and ranges of columns hold NaN or infinity; expected numbers")
+        observed = self.__dict__["observed"]
+        if observed is not None and not isinstance(observed, LaterObserved):
+            self._check_observed(observed)
+
+    def _check_observed(self, observed: Observed) -> None:
+        """Refuse bits and ranges that do not fit the columns."""
+        shapes = tuple(np.shape(numbers) for numbers in observed)
+        columns, continuous = len(self.schema.feature_names), len(self.schema.continuous)
+        if shapes != ((columns,), (continuous, 2)):
+            raise StatisticsMismatch(
+                f"bits and ranges of columns have shapes {shapes}; the schema has {columns} columns, "
+                f"{continuous} of them continuous"
+            )
+        if not all(np.isfinite(numbers).all() for numbers in observed):
+            raise StatisticsMismatch("bits and ranges of columns hold NaN or infinity; expected numbers")
 
     def _checked(self, numbers: np.ndarray) -> np.ndarray:
         """Return statistics [C, K] as a copy that nobody else can change, of the right shape and finite."""
@@ -119,7 +135,7 @@ class Statistics:
         family: Family,
         rows: float,
         likelihood: np.ndarray | None = None,
-        observed: Observed | None = None,
+        observed: Observed | LaterObserved | None = None,
     ) -> Statistics:
         """Return a calibrated model as statistics of `rows` rows; guards that count pseudo-rows then act as they did.
 

@@ -117,23 +117,7 @@ class Kind:
         self, column: Column, count: float, mean: float, variance: float, low: float, high: float
     ) -> Column:
         """Return the column with units from the moments and the range of its numbers."""
-        if count == 0:
-            return column
-        refuse_infinite(column.name, low, high)
-        if not (math.isfinite(mean) and math.isfinite(variance)):
-            raise SchemaError(
-                f"column {column.name!r} holds values as large as {max(abs(low), abs(high)):.3g}, or the weights are "
-                "as large: their squares overflow. Divide by a constant"
-            )
-        deviation = math.sqrt(variance)
-        constant = low == high or deviation == 0
-        return replace(
-            column,
-            location=low if constant else mean,
-            scale=1.0 if constant else deviation,
-            count=count,
-            constant=constant,
-        )
+        return replace(column, **units(column.name, count, mean, variance, low, high))
 
     def with_units(self, column: Column, mean: float, deviation: float) -> Column:
         """Return the column with units from a mean and a deviation; one that does not vary has the scale 1."""
@@ -202,6 +186,26 @@ def refuse_infinite(name: str, low: float, high: float) -> None:
         raise SchemaError(
             f"column {name!r} holds infinity (inf); expected finite numbers, or nothing for a missing value"
         )
+
+
+def units(name: str, count: float, mean: float, variance: float, low: float, high: float) -> dict[str, Any]:
+    """Return the fields of a column that follow from the moments and the range of its numbers."""
+    if count == 0:
+        return {"count": 0.0}
+    refuse_infinite(name, low, high)
+    if not (math.isfinite(mean) and math.isfinite(variance)):
+        raise SchemaError(
+            f"column {name!r} holds values as large as {max(abs(low), abs(high)):.3g}, or the weights are "
+            "as large: their squares overflow. Divide by a constant"
+        )
+    deviation = math.sqrt(variance)
+    constant = low == high or deviation == 0
+    return {
+        "location": low if constant else mean,
+        "scale": 1.0 if constant else deviation,
+        "count": count,
+        "constant": constant,
+    }
 
 
 def _units(column: Column) -> tuple[float, float, bool]:

@@ -188,6 +188,13 @@ class Family(ABC):
     def weights(self, stats: Array) -> Array:
         """Return W = θ(S): [..., C, K] -> [..., C, K]."""
 
+    def adopted(self, stats: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return W = θ(S), [C, K] -> [C, K], and in how many directions each covariance is singular: [C] or [1].
+
+        None: there is no covariance.
+        """
+        return self.weights(stats), None
+
     def floored(self, stats: Array) -> Array:
         """Return how many parameters of θ(S) are at a guard's limit: [..., C, K] -> [...]."""
         return self.floored_counts(self.counts(stats))
@@ -269,9 +276,9 @@ class Family(ABC):
 
     def _cell_rows(self, stats: np.ndarray) -> np.ndarray:
         """Return the rows to be added to each cell, by their evidence over all classes: [cells]."""
-        column, _ = self._cells
-        if not column.size:
+        if not self.cardinalities:
             return np.zeros(0)
+        column, _ = self._cells
         sizes = np.asarray(self.cardinalities, dtype=float)
         cells = np.clip(stats[:, self.dense_size :], 0.0, None)
         totals = np.add.reduceat(cells, self.offsets, axis=1)  # [C, Dd]
@@ -417,8 +424,8 @@ LIKELIHOOD_FLOOR, LIKELIHOOD_COUNT, CALIBRATED_COUNT = 1e-9, 1e-30, 1e-4
 
 def laid_out(family: type[Family], schema: Schema, missing: bool) -> Family:
     """Return the family for the columns of a schema; `missing`: whether continuous values are missing anywhere."""
-    for column in schema.columns:
-        if column.traits.model not in family.takes:
+    for column, model in zip(schema.columns, schema.models, strict=True):
+        if model not in family.takes:
             taken = "continuous" if "gaussian" in family.takes else "binned"
             raise SchemaError(
                 f"column {column.name!r} is {column.kind}, which {family.name} does not take; use naive Bayes, or "
@@ -450,6 +457,8 @@ def penalties_of(schema: Schema) -> tuple[tuple[float, float], ...]:
 
 def poisson_columns(schema: Schema) -> tuple[tuple[int, float], ...]:
     """Return which of the dense columns are Poisson in each class, with their scale."""
+    if "poisson" not in schema.models:
+        return ()
     columns = enumerate(schema.columns[j] for j in schema.continuous)
     return tuple((k, column.scale) for k, column in columns if column.traits.model == "poisson")
 
@@ -493,11 +502,13 @@ def clipped(array: Array, least: float, most: float | None = None) -> Array:
     computes θ of a few thousand numbers in every round.
     """
     if isinstance(array, np.ndarray):
-        return np.maximum(array, least) if most is None else np.clip(array, least, most)
+        return np.maximum(array, least) if most is None else np.minimum(np.maximum(array, least), most)
     return array_namespace(array).clip(array, least, most)
 
 
 def beside(array: Array, values: np.ndarray, dtype: Any = None) -> Array:
     """Return `values` as an array of the same library and on the same device as `array`."""
+    if isinstance(array, np.ndarray):
+        return values if dtype is None else values.astype(dtype)
     xp = array_namespace(array)
     return xp.asarray(values if dtype is None else values.astype(float), dtype=dtype, device=device(array))

@@ -129,18 +129,22 @@ def wishart(rows: np.ndarray, eigenvalues: np.ndarray) -> float:
     d = eigenvalues.shape[-1]
     freedom = np.maximum(rows - 1.0, 0.0)
     varying = eigenvalues > CONSTANT * np.maximum(rows, 1.0)[:, None]
-    rank = varying.sum(axis=-1)
-    constant = rank < np.minimum(d, freedom)  # fewer directions than rows and columns allow
-    varying |= ~constant[:, None]
-    size = np.where(constant, rank, d)
+    all_vary = bool(varying.all())
+    size = np.full(rows.size, d)
+    if not all_vary:
+        rank = varying.sum(axis=-1)
+        constant = rank < np.minimum(d, freedom)  # fewer directions than rows and columns allow
+        varying |= ~constant[:, None]
+        size = np.where(constant, rank, d)
     positive = np.maximum(eigenvalues, 0.0)
     # Many scatters have the same rows, above all those of one class's columns: functions of these are computed once.
-    kinds, kind = np.unique(np.stack([freedom, size.astype(float)]), axis=1, return_inverse=True)
-    kind_freedom, kind_size, scatters = kinds[0], kinds[1].astype(np.int64), np.bincount(kind.ravel())
+    kinds, scatters = np.unique(freedom + 1j * size, return_counts=True)
+    kind_freedom, kind_size = kinds.real, kinds.imag.astype(np.int64)
 
     def evidence(strengths: np.ndarray) -> np.ndarray:
         m = strengths[:, None]
-        logs = np.sum(np.where(varying, np.log(m[..., None] + positive), 0.0), axis=-1)
+        logs = np.log(m[..., None] + positive)
+        logs = np.sum(logs if all_vary else np.where(varying, logs, 0.0), axis=-1)
         prior = m + kind_size + 1.0
         gain = 0.5 * prior * kind_size * np.log(m)
         gain += _gammas(0.5 * (prior + kind_freedom), kind_size) - _gammas(0.5 * prior, kind_size)
@@ -152,11 +156,21 @@ def wishart(rows: np.ndarray, eigenvalues: np.ndarray) -> float:
 
 
 def _gammas(value: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Return log Γ_d(value), the multivariate gamma function, up to terms of d alone: [..., M], [M] -> [..., M]."""
-    steps = np.arange(int(size.max(initial=0)))
-    inside = steps < size[:, None]
-    logs = gammaln(np.where(inside, value[..., None] - 0.5 * steps, 1.0))
-    return np.sum(np.where(inside, logs, 0.0), axis=-1)
+    """Return log Γ_d(value), the multivariate gamma function, up to terms of d alone: [..., M], [M] -> [..., M].
+
+    It is Σ log Γ(value − i/2), i < d, and log Γ(v) = log Γ(v + 1) − log v: two gamma functions and d logarithms, which
+    take a tenth of the time of d gamma functions.
+    """
+    most = int(size.max(initial=0))
+    if most <= 1:
+        return gammaln(value) * size
+    first = gammaln(value[..., None] - 0.5 * np.arange(2))
+    steps = np.arange(2, most)
+    below = np.where(steps < size[:, None], value[..., None] - 0.5 * steps, 1.0)
+    # log Γ(v − i/2) is a start less the logarithms of all steps of 1 from it on: step i is in as many as follow.
+    follow = np.where(steps < size[:, None], (size[:, None] - steps + 1) // 2, 0)
+    starts = np.stack([(size + 1) // 2, size // 2], axis=-1)
+    return np.sum(first * starts, axis=-1) - np.sum(follow * np.log(below), axis=-1)
 
 
 def regression(m: float, rows: np.ndarray, correlation: np.ndarray) -> np.ndarray:

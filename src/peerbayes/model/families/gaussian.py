@@ -10,18 +10,38 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
 from peerbayes.data.table import Array, Rows
-from peerbayes.model.families.base import LOG_2PI, MEAN_LIMIT, TINY, Counts, Family, beside
+from peerbayes.model.families.base import LOG_2PI, MEAN_LIMIT, TINY, Counts, Family, beside, clipped
 from peerbayes.model.families.evidence import variances, wishart
 
 # Up to this many covariances, all are inverted by eigenvalues if one needs them.
 FEW_MATRICES = 4
+
+
+class Triangle(NamedTuple):
+    """The pairs i ≤ j of d columns, in order, and the place of each pair in it, whichever comes first."""
+
+    upper: np.ndarray  # [d (d + 1)/2]
+    right: np.ndarray  # [d (d + 1)/2]
+    place: np.ndarray  # [d·d]
+
+
+@lru_cache(maxsize=64)  # a fit needs it several times, in several families
+def triangle(d: int) -> Triangle:
+    """Return the pairs of d columns, which nobody can change."""
+    upper, right = np.triu_indices(d)
+    place = np.zeros((d, d), dtype=np.int64)
+    place[upper, right] = place[right, upper] = np.arange(upper.size)
+    found = Triangle(upper, right, place.ravel())
+    for indices in found:
+        indices.setflags(write=False)
+    return found
 
 
 class GaussianParameters(NamedTuple):
@@ -57,18 +77,15 @@ class Gaussian(Family):
         d = self.continuous
         return 1 + d + d * (d + 1) // 2
 
-    @cached_property
+    @property
     def _triangle(self) -> tuple[np.ndarray, np.ndarray]:
         """The pairs i ≤ j of the products, in order."""
-        upper, right = np.triu_indices(self.continuous)
-        return upper, right
+        return triangle(self.continuous)[:2]
 
-    @cached_property
+    @property
     def _unpack(self) -> np.ndarray:
         """For each entry of a flattened [d, d] matrix, its index among the products: [d·d]."""
-        index = np.zeros((self.continuous, self.continuous), dtype=np.int64)
-        index[self._triangle] = np.arange(self._triangle[0].size)
-        return np.maximum(index, index.T).ravel()
+        return triangle(self.continuous).place
 
     def dense(self, values: Array) -> Array:
         xp = array_namespace(values)
@@ -85,9 +102,18 @@ class Gaussian(Family):
         return GaussianParameters(counts.log_prior, mean, covariance, self.log_cells(counts))
 
     def weights(self, stats: Array) -> Array:
-        xp = array_namespace(stats)
+        counts = self.counts(stats)
+        return self._weights(counts, *self._moments(counts))
+
+    def adopted(self, stats: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         counts = self.counts(stats)
         mean, precision = self._moments(counts)
+        return self._weights(counts, mean, precision), precision.held
+
+    def _weights(self, counts: Counts, mean: Array, precision: Precision) -> Array:
+        """Return W from guarded counts, means and covariances: [..., C, K]."""
+        stats = counts.stats
+        xp = array_namespace(stats)
         linear = (precision.matrix @ mean[..., None])[..., 0]
         bias = self._baseline(counts, precision) - 0.5 * xp.sum(linear * mean, axis=-1)
         upper, right = self._triangle
@@ -104,10 +130,6 @@ class Gaussian(Family):
         at_limit = xp.sum(xp.astype(xp.abs(mean) >= MEAN_LIMIT, xp.int64), axis=(-2, -1))
         return self.floored_counts(counts) + at_limit + xp.sum(precision.held, axis=-1)
 
-    def singular(self, stats: Array) -> Array:
-        """Return how many eigenvalues of each covariance are at the floor: [..., C], or [..., 1] when shared."""
-        return self._moments(self.counts(stats))[1].held
-
     def _baseline(self, counts: Counts, precision: Precision) -> Array:
         """Return log p(c) − ½ (d log 2π + log |Σ_c|): [..., C]."""
         return counts.log_prior - 0.5 * (self.continuous * LOG_2PI + precision.logdet)
@@ -118,10 +140,13 @@ class Gaussian(Family):
 
     def _moments(self, counts: Counts) -> tuple[Array, Precision]:
         """Return guarded means [..., C, d] and precisions [..., C or 1, d, d]."""
-        xp = array_namespace(counts.stats)
-        mean = xp.clip(self._first(counts.stats) / counts.classes[..., None], -MEAN_LIMIT, MEAN_LIMIT)
-        covariance = self._covariance(counts, mean, self._second(counts.stats))
+        mean, covariance = self._covariances(counts)
         return mean, floored_precision(covariance, self.variance_floor)
+
+    def _covariances(self, counts: Counts) -> tuple[Array, Array]:
+        """Return guarded means [..., C, d] and covariances before their floor [..., C or 1, d, d]."""
+        mean = clipped(self._first(counts.stats) / counts.classes[..., None], -MEAN_LIMIT, MEAN_LIMIT)
+        return mean, self._covariance(counts, mean, self._second(counts.stats))
 
     def variance_prior(self, stats: np.ndarray, shrinkage: float | str) -> np.ndarray:
         """Rows of independent columns with their variances over all classes: Σ = (scatter + m V)/(n + m).
@@ -252,10 +277,7 @@ def floored_precision(covariance: Array, floor: float) -> Precision:
     """
     xp = array_namespace(covariance)
     *batch, d, _ = covariance.shape
-    flat = xp.reshape(xp.clip(covariance, -1.0 / TINY, 1.0 / TINY), (math.prod(batch), d, d))
-    size = xp.max(xp.abs(flat), axis=(-2, -1)) if d else xp.ones(flat.shape[:1], dtype=flat.dtype)
-    rounding = 16 * d * float(xp.finfo(flat.dtype).eps)
-    floors = xp.clip(size * rounding, max(floor, TINY), None)
+    flat, floors = _floors(covariance, floor)
     try:
         precision = _invert(flat, floors)
     except Exception as error:
@@ -266,6 +288,16 @@ def floored_precision(covariance: Array, floor: float) -> Precision:
     shape = tuple(batch)
     matrix, sigma = xp.reshape(matrix, (*shape, d, d)), xp.reshape(sigma, (*shape, d, d))
     return Precision(matrix, sigma, xp.reshape(logdet, shape), xp.reshape(floored, shape))
+
+
+def _floors(covariance: Array, floor: float) -> tuple[Array, Array]:
+    """Return matrices [..., d, d] as [M, d, d], with limited entries, and the least eigenvalue of each: [M]."""
+    xp = array_namespace(covariance)
+    *batch, d, _ = covariance.shape
+    flat = xp.reshape(clipped(covariance, -1.0 / TINY, 1.0 / TINY), (math.prod(batch), d, d))
+    size = xp.max(xp.abs(flat), axis=(-2, -1)) if d else xp.ones(flat.shape[:1], dtype=flat.dtype)
+    rounding = 16 * d * float(xp.finfo(flat.dtype).eps)
+    return flat, clipped(size * rounding, max(floor, TINY))
 
 
 def _is_linear_algebra(error: Exception) -> bool:
