@@ -127,14 +127,14 @@ def test_the_store_is_what_a_peer_needs():
 
 def test_a_new_state_has_a_version_and_no_copy(tmp_path):
     Store(tmp_path / "state.sqlite").close()
-    assert version(tmp_path / "state.sqlite") == len(migrations.STEPS) == 2
+    assert version(tmp_path / "state.sqlite") == len(migrations.STEPS) == 3
     assert [file.name for file in tmp_path.iterdir()] == ["state.sqlite"]
 
 
 def test_a_state_from_before_the_numbers_opens(path):
     with contextlib.closing(Store(path)) as store:
         assert complete(store)
-    assert version(path) == 2
+    assert version(path) == 3
 
 
 def test_a_state_opens_after_a_migration_with_all_that_it_holds(path, one_more):
@@ -142,10 +142,10 @@ def test_a_state_opens_after_a_migration_with_all_that_it_holds(path, one_more):
         assert complete(store)
         assert store._db.execute("SELECT key FROM extra").fetchall() == [("round 1",)]
         store.add_round(RoundRecord(2, (ARRAY,), {"b": ARRAY}, ["b"], []))
-    assert version(path) == 3
+    assert version(path) == 4
     with contextlib.closing(Store(path)) as store:  # and again, without another step
         assert store.round() == 2
-    kept = path.with_name("state.before-3.sqlite")
+    kept = path.with_name("state.before-4.sqlite")
     assert version(kept) == 0 and kept.stat().st_mode & 0o777 == 0o600
     with contextlib.closing(Store(kept, readonly=True)) as store:
         assert complete(store)
@@ -160,11 +160,11 @@ def test_a_state_of_this_version_opens_after_a_migration(tmp_path, monkeypatch):
     monkeypatch.setattr(migrations, "STEPS", (*migrations.STEPS, extend_the_ledger))
     with contextlib.closing(Store(path)) as store:
         assert store.value("fact") == "value" and store.round() == 0
-    assert version(path) == 3 and version(migrations.copy_path(path)) == 2
+    assert version(path) == 4 and version(migrations.copy_path(path)) == 3
     monkeypatch.setattr(migrations, "STEPS", (*migrations.STEPS, lambda db: None))
     with contextlib.closing(Store(path)) as store:  # a step is done once
         assert store.value("fact") == "value"
-    assert version(path) == 4
+    assert version(path) == 5
 
 
 def test_who_only_reads_an_older_state_changes_nothing(path, one_more):
@@ -181,7 +181,7 @@ def test_a_state_of_a_newer_program_needs_a_person(path, readonly):
         db.execute("PRAGMA user_version = 7")
     before = path.read_bytes()
     with pytest.raises(
-        NeedsPerson, match=r"has schema version 7, of a newer peerbayes; .* up to 2\. Update it"
+        NeedsPerson, match=r"has schema version 7, of a newer peerbayes; .* up to 3\. Update it"
     ):
         Store(path, readonly=readonly)
     assert path.read_bytes() == before
@@ -235,7 +235,7 @@ def test_killed_in_the_middle_of_a_migration_nothing_is_lost(path, one_more):
         assert complete(store)
     with contextlib.closing(Store(path)) as store:
         assert complete(store)
-    assert version(path) == 3
+    assert version(path) == 4
 
 
 def test_a_copy_is_complete_or_has_another_name(path, one_more, monkeypatch):

@@ -68,9 +68,12 @@ def readable(folder):
         assert rounds == list(range(len(rounds)))  # none lost, none twice
         if not rounds:
             return -1
-        turn, state = store.last()  # its digests are checked
-        assert turn == rounds[-1] and all(np.isfinite(part).all() for part in flat(state))
-        return turn
+        whole, state = store.last()  # its digests are checked
+        followed = dict(store.inputs(whole))
+        messages = [message for inputs in followed.values() for message in inputs.messages.values()]
+        assert [whole, *followed] == list(range(whole, rounds[-1] + 1))
+        assert all(np.isfinite(part).all() for part in (*flat(state), *messages))
+        return rounds[-1]
 
 
 def flat(nested):

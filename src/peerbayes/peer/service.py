@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import itertools
 import logging
 import signal
@@ -155,6 +156,7 @@ async def serve(home: Home, linger: float, process_lock: Lock | None = None) -> 
             journal("exposed", {"alarm": f"{alarm}. {WORDS}"})
     for warning in warnings_of(home, peer):
         journal("warning", {"warning": warning})
+    gc.freeze()  # modules and the table stay to the end: the garbage collector need not look at them again
     work = asyncio.ensure_future(running_peer.run())
     background = BackgroundTasks(work)
     background.add(

@@ -156,6 +156,33 @@ class Invariants:
         limit = UNUSUAL * round_index * self.growth + self._noise(round_index)
         return not self._beyond(blocks, limit)[0] <= 1.0
 
+    def examined(self, message: np.ndarray, round_index: int) -> tuple[Violation | None, bool]:
+        """Return the `violation` of a message [..., C, K] in a round, and whether it is `unusual`, in few passes.
+
+        Nearly all messages are far within all bounds, which one pass over distances and one over sums show.
+        """
+        blocks = message.reshape(1, -1, *message.shape[-2:])
+        margin, noise = self.rounding * self.mass, self._noise(round_index)
+        with np.errstate(over="ignore", invalid="ignore"):
+            worst = self._distances(blocks)[0]
+            # NaN is within no bound, and where a distance is bounded, all numbers are finite.
+            unusual = not (worst <= UNUSUAL * round_index * self.growth + noise + margin).all()
+            fine = (
+                not self.ties.shape[0]
+                and not (round_index == 1 and self.first is not None)
+                and (worst <= self._limit(round_index) + margin).all()
+                and self._sums_hold(blocks[0], margin)
+            )
+        return None if fine else self.violation(message, round_index), bool(unusual)
+
+    def _sums_hold(self, blocks: np.ndarray, tolerance: float) -> bool:
+        """Return whether class sums are what they must be: [P, C, K]."""
+        if self.sums is None:
+            return True
+        sums = blocks.sum(axis=1)
+        sums[0] -= self.sums
+        return bool((np.abs(sums) <= tolerance).all())
+
     def _limit(self, round_index: int) -> np.ndarray:
         """Return how far entries of a message of a round can be from the centre: [K]."""
         if self.proved:  # the message of round 1 is the start itself
@@ -168,12 +195,15 @@ class Invariants:
 
     def _beyond(self, blocks: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return max |S − centre| / limit: [M, P, C, K], [K] -> [M]; blocks after the first have centre 0."""
-        allowed = limit + self.rounding * self.mass
+        return (self._distances(blocks) / (limit + self.rounding * self.mass)).max(axis=1)
+
+    def _distances(self, blocks: np.ndarray) -> np.ndarray:
+        """Return max_c |S − centre| of each column: [M, P, C, K] -> [M, K]; blocks after the first have centre 0."""
         distance = blocks[:, 0] - self.centre
         worst = np.abs(distance, out=distance).max(axis=1)
         for block in range(1, blocks.shape[1]):
             worst = np.maximum(worst, np.abs(blocks[:, block]).max(axis=1))
-        return (worst / allowed).max(axis=1)
+        return worst
 
     # --- projection ------------------------------------------------------------------------------------
 

@@ -34,6 +34,9 @@ from peerbayes.model.families import Family
 # Who sends a sum over all peers, where a round has no other messages; no member has such a name.
 EVERYBODY = ""
 
+# Bytes of a message from which on to learn a round again costs less than to store its state.
+LARGE = 1 << 13
+
 # Messages [M, C, K] -> the soft errors of their models on this peer's own rows [M].
 SoftErrors = Callable[[np.ndarray], np.ndarray]
 
@@ -152,6 +155,11 @@ class Broadcaster:
         """Whether neighbours' corrections are believed: not where messages may be false."""
         return self.by_link and self.rule == "mean" and self.soft is None
 
+    @cached_property
+    def follows(self) -> bool:
+        """Whether a state follows from the one before and the messages, for less than it costs to store it."""
+        return self.soft is None and self.start.nbytes >= LARGE
+
     def begin(self) -> Any:
         state = self.strategy.begin(self.start[None], self.residual)
         if self.soft is not None:
@@ -208,7 +216,7 @@ class Broadcaster:
         strategy: Any = self.strategy
         step, begun = strategy.step, self._strategy_state(state)
         if self.by_link:
-            received = self._received(differences, attached, gone)
+            received = self._received(heard, differences, attached, gone)
             links, added, late = after_round(
                 state.links, received, getattr(strategy, "memory", 1.0), exchanges_of(strategy)
             )
@@ -217,48 +225,53 @@ class Broadcaster:
             if self.repairs:
                 share = share_up(np.array(list(self.weights.values())), links, received.gone)
                 step = partial(step, share=share)
-            mixed = mixed + added.values.sum(axis=0)
+            if added.links.size:
+                mixed = mixed + added.values.sum(axis=0)
         after = step(begun, self._settled(mixed), self.residual)
         after = after if self.soft is None else Judged(after, strikes, round_index)
         return Linked(after, links) if self.by_link else after
 
     def _received(
         self,
-        differences: Mapping[str, np.ndarray],
+        heard: Collection[str],
+        differences: np.ndarray,
         attached: Mapping[str, Attachment],
         gone: Collection[str],
     ) -> Received:
         """Return what arrived over each link; where messages may be false, no correction is believed."""
-        names, zeros = tuple(self.weights), np.zeros_like(self.start)
+        names = tuple(self.weights)
         beside = [attached.get(name, Attachment()) if self.repairs else Attachment() for name in names]
         return Received(
-            np.array([name in differences for name in names]),
-            np.stack([differences.get(name, zeros) for name in names]),
+            np.array([name in heard for name in names]),
+            differences,
             np.array([k for k, item in enumerate(beside) if item.correction is not None], dtype=np.int64),
             np.array([item.correction for item in beside if item.correction is not None]).reshape(
-                -1, *zeros.shape
+                -1, *self.start.shape
             ),
             np.array([attachment.missed or NEVER for attachment in beside]),
             np.array([name in gone for name in names]),
         )
 
-    def _mixed(
-        self, message: np.ndarray, heard: Mapping[str, np.ndarray]
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return Σ_u a_vu φ_u of the messages heard, by the rule, and a_vu(φ_u − φ_v) of each: [1, …], {u: […]}.
+    def _mixed(self, message: np.ndarray, heard: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return Σ_u a_vu φ_u of the messages heard, by the rule, and a_vu(φ_u − φ_v) of each link: [1, …], [E, …].
 
-        The remaining weight goes to this peer itself.
+        The remaining weight goes to this peer itself. Links that were not heard have no difference: zeros.
         """
-        names = [name for name in self.weights if name in heard]
-        if not names:
-            return message.copy(), {}
+        indices = [k for k, name in enumerate(self.weights) if name in heard]
+        whole = len(indices) == len(self.weights)
+        pulls = (np.empty if whole else np.zeros)((len(self.weights), *message.shape[1:]), message.dtype)
+        if not indices:
+            return message.copy(), pulls
+        everyone = list(self.weights)
+        names = [everyone[k] for k in indices]
         messages = np.concatenate([message, *(heard[name][None] for name in names)])
         senders = np.arange(1, len(messages))
         shares = np.array([self.weights[name] for name in names])
         weights = link_weights(self.rule, shares, messages, np.zeros_like(senders), senders)
-        pulls = {
-            name: weight * (heard[name] - message[0]) for name, weight in zip(names, weights, strict=True)
-        }
+        if self.by_link:
+            for k, name, weight in zip(indices, names, weights, strict=True):
+                np.subtract(heard[name], message[0], out=pulls[k])
+                pulls[k] *= weight
         row = np.concatenate([[1.0 - weights.sum()], weights])
         return (row @ messages.reshape(len(messages), -1)).reshape(message.shape), pulls
 

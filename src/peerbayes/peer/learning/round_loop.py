@@ -19,17 +19,22 @@ from peerbayes.model.scaling import Scaling
 from peerbayes.peer.agreement.negotiate import Agreed
 from peerbayes.peer.agreement.tree_sums import SumIncomplete, TreeSums, pooled
 from peerbayes.peer.learning.held_out import Evaluator, ModelFile
-from peerbayes.peer.learning.learner import EVERYBODY, Attachment, Summing
+from peerbayes.peer.learning.learner import EVERYBODY, Attachment, Broadcaster, Learner, Summing
 from peerbayes.peer.learning.masks import Summed
 from peerbayes.peer.learning.releases import rounds_in
 from peerbayes.peer.learning.selecting import DEADLINES, Selecting
 from peerbayes.peer.learning.verdict import is_reference
+from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.equivocation import Blocklist, Evidence
 from peerbayes.peer.protocol.mailboxes import Inbox, Messages, Outbox
 from peerbayes.peer.protocol.session import Session
-from peerbayes.peer.state.store import PeerState, RoundRecord
+from peerbayes.peer.state.store import Inputs, PeerState, RoundRecord
 
 QUICK = 0.01  # seconds that neighbours' requests can wait for: what takes less is not worth a thread
+
+# What a message may differ by from the one that was stored, where both follow from the same rounds: another processor
+# rounds differently.
+SAME = 1e-9
 
 
 class Rounds:
@@ -85,11 +90,11 @@ class Rounds:
             except (SumIncomplete, NeedsPerson) as error:
                 self._give_up(error)
                 break
-            attached = self._inbox.attached
+            attached, digests = self._inbox.attached, self._inbox.digests
             missing = tuple(
                 name for name in learner.neighbours if name not in heard and name not in self._blocklist
             )
-            learn = partial(self._learned, agreed, evaluator, state, heard, attached, missing)
+            learn = partial(self._learned, agreed, evaluator, state, heard, attached, digests, missing)
             ready, learning = (
                 _clocked(learn) if learning < QUICK else await asyncio.to_thread(_clocked, learn)
             )
@@ -166,7 +171,7 @@ class Rounds:
                 await self._session.room.until("round", partial(self._outbox.stored, agreed, ready))
             )
         else:
-            self._session.round_index, nested = stored
+            whole, nested = stored
             arrays = _flat(nested)
             if self.selecting is not None:
                 count = len(self.selecting.selection)
@@ -174,11 +179,42 @@ class Rounds:
                 arrays = arrays[:-count]
             # A run that began before there were corrections by link goes on with corrections of zero, which come last.
             state = restored(state, iter([*arrays, *arrays_of(state)[len(arrays) :]]))
+            self._session.round_index, state = await asyncio.to_thread(self._followed, agreed, whole, state)
             self._session.emit("resumed", round=self._session.round_index)
         if agreed.private is not None:
             agreed.private.resting = False
         self._left_out = self._ahead(agreed)
         return state
+
+    def _followed(self, agreed: Agreed, round_index: int, state: Any) -> tuple[int, Any]:
+        """Return the last round and the state after it: that after a round, and the same steps as then."""
+        learner, began = agreed.learner, round_index
+        for coming, inputs in self._store.inputs(round_index):
+            heard = {name: message.reshape(learner.shape) for name, message in inputs.messages.items()}
+            attached = {
+                name: beside
+                if beside.correction is None
+                else beside._replace(correction=beside.correction.reshape(learner.shape))
+                for name, beside in inputs.attached.items()
+            }
+            round_index, state = coming, learner.step(state, heard, attached, inputs.gone)
+        if round_index > began:
+            self._refuse_other(learner, round_index, state)
+        return round_index, state
+
+    def _refuse_other(self, learner: Learner, round_index: int, state: Any) -> None:
+        """Refuse a state whose message is not the one that was stored, and may have been sent."""
+        for name, message in learner.outgoing(state).items():
+            stored = self._store.message(round_index + 1, name)
+            if stored is None:
+                continue
+            before = wire.numbers_of(stored.body, message.shape)
+            if np.abs(message - before).max() > SAME * np.abs(before).max():
+                raise NeedsPerson(
+                    f"{self._store.path}: the rounds up to {round_index} do not give the message that was stored with "
+                    "them, as if the rows or the program had changed in between. Go on with the peerbayes that they "
+                    "were learned with, or give up the run with `peerbayes peer leave`"
+                )
 
     def _learned(
         self,
@@ -187,6 +223,7 @@ class Rounds:
         state: Any,
         heard: dict[str, Any],
         attached: dict[str, Attachment],
+        digests: dict[str, bytes],
         missing: tuple[str, ...],
     ) -> RoundRecord:
         """Compute one round, not stored yet; in a thread if it is slow, so that neighbours are answered meanwhile."""
@@ -199,17 +236,34 @@ class Rounds:
         reference = None
         if is_reference(self._session.terms, round_index):
             reference = agreed.learner.read(state)
-        return self._with_selection(
-            self._outbox.prepared(
-                agreed,
-                round_index,
-                state,
-                tuple(filter(None, heard)),
-                missing,
-                figures,
-                self._left_out,
-                reference,
-            )
+        ready = self._outbox.prepared(
+            agreed,
+            round_index,
+            state,
+            tuple(filter(None, heard)),
+            missing,
+            figures,
+            self._left_out,
+            reference,
+        )
+        if self._follows(agreed, round_index, heard, digests):
+            ready = ready._replace(inputs=Inputs(heard, digests, attached, tuple(gone)))
+        return self._with_selection(ready)
+
+    def _follows(
+        self, agreed: Agreed, round_index: int, heard: dict[str, Any], digests: dict[str, bytes]
+    ) -> bool:
+        """Return whether the state after a round may be stored as what it follows from; the last one is stored whole.
+
+        With noise it follows from what is drawn, too, and is stored whole; likewise under masks and with a selection.
+        """
+        return (
+            isinstance(agreed.learner, Broadcaster)
+            and agreed.learner.follows
+            and agreed.private is None
+            and self.selecting is None
+            and round_index < self._session.terms.message_rounds
+            and all(digests.get(name) for name in heard)
         )
 
     def _with_selection(self, ready: RoundRecord) -> RoundRecord:

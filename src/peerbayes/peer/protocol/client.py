@@ -172,6 +172,8 @@ class Client:
         if session.terms.messages != "float64":
             return []  # each is a difference from the one before: they come in order
         coming = session.round_index + 1
+        if state.done < coming:  # it has nothing beyond the coming round
+            return []
         last = min(coming + AHEAD, state.done + 1, session.terms.rounds)
         return [
             session.request(
@@ -249,7 +251,7 @@ class Client:
             await self.agreement.sums.take(neighbour, request.kind, request.phase, reply)
         elif request.kind == "round" and agreed is not None:
             message, attached = self._check(agreed, neighbour, request.round_index, reply)
-            self.inbox.put(neighbour, request.round_index, message, attached)
+            self.inbox.put(neighbour, request.round_index, message, attached, reply.digest)
         elif request.kind == "masked" and agreed is not None:
             words = wire.numbers_in(reply, agreed.learner.shape, "<u8")
             self.inbox.put(neighbour, request.round_index, Words(reply.phase, words))
@@ -280,9 +282,10 @@ class Client:
         message = self._numbers(agreed, neighbour, reply)
         correction = self._correction(agreed.learner.shape, reply)
         checked = message if correction is None else np.stack([message, correction])
-        if (violation := agreed.plausible.violation(checked, round_index)) is not None:
+        violation, unusual = agreed.plausible.examined(checked, round_index)
+        if violation is not None:
             raise RefusedMessage.of(violation)
-        if agreed.plausible.unusual(message, round_index):
+        if unusual if checked is message else agreed.plausible.unusual(message, round_index):
             self.session.note(neighbour, f"its message of round {round_index} is unusually large")
         if agreed.learner.same_to_all:
             self.evidence.hear(neighbour, round_index, reply)

@@ -71,8 +71,9 @@ class Inbox:
     """Seconds, by which the deadline of a round counts."""
     _messages: dict[str, Any] = field(default_factory=dict)
     _attached: dict[str, Attachment] = field(default_factory=dict)
+    _digests: dict[str, bytes] = field(default_factory=dict)
     _given_up: set[str] = field(default_factory=set)
-    _early: dict[tuple[int, str], tuple[Any, Attachment | None]] = field(default_factory=dict)
+    _early: dict[tuple[int, str], tuple[Any, Attachment | None, bytes]] = field(default_factory=dict)
     """Messages of later rounds, by round and neighbour: of neighbours that this peer is behind."""
     _began: tuple[float | None, float | None] = None, None
     """When the last round and the coming one began to wait."""
@@ -93,23 +94,39 @@ class Inbox:
         """Return a neighbour's last message if it is that of a round."""
         return self._latest[neighbour][1] if 0 < round_index == self.base(neighbour) else None
 
-    def put(self, neighbour: str, round_index: int, message: Any, attached: Attachment | None = None) -> None:
+    def put(
+        self,
+        neighbour: str,
+        round_index: int,
+        message: Any,
+        attached: Attachment | None = None,
+        digest: bytes = b"",
+    ) -> None:
+        """Take a neighbour's message of a round; `digest`: of its bytes, where that was checked."""
         late = self.session.round_index + 1 - round_index
         if late in (0, 1) and (began := self._began[1 - late]) is not None:
             self.session.neighbour(neighbour).response.add(self.now() - began)
         if self.session.terms.messages != "float64":
             self._latest[neighbour] = round_index, message
         if round_index == self.session.round_index + 1:  # else the round was closed without it
-            self._messages[neighbour] = message
-            if attached is not None:
-                self._attached[neighbour] = attached
+            self._take(neighbour, message, attached, digest)
         elif late < 0:
-            self._early[round_index, neighbour] = message, attached
+            self._early[round_index, neighbour] = message, attached, digest
+
+    def _take(self, neighbour: str, message: Any, attached: Attachment | None, digest: bytes) -> None:
+        self._messages[neighbour], self._digests[neighbour] = message, digest
+        if attached is not None:
+            self._attached[neighbour] = attached
 
     @property
     def attached(self) -> dict[str, Attachment]:
         """Return what came beside the messages."""
         return dict(self._attached)
+
+    @property
+    def digests(self) -> dict[str, bytes]:
+        """Return the digests of the messages' bytes, each of which was checked; b"": not known."""
+        return dict(self._digests)
 
     def give_up(self, neighbour: str) -> None:
         """Stop waiting for a neighbour's message: the round goes on without it."""
@@ -124,11 +141,10 @@ class Inbox:
         """Start the next round with the messages that are already there."""
         self._messages.clear()
         self._attached.clear()
+        self._digests.clear()
         self._given_up.clear()
         for key in [key for key in self._early if key[0] <= self.session.round_index + 1]:
-            self._messages[key[1]], attached = self._early.pop(key)
-            if attached is not None:
-                self._attached[key[1]] = attached
+            self._take(key[1], *self._early.pop(key))
 
     async def enough(self, agreed: Agreed) -> dict[str, Any]:
         """Return the neighbours' messages: all of them, or a quorum once each of the others had its time."""

@@ -186,8 +186,11 @@ class Links:
         return self._sign(content)
 
     def signed(self, neighbour: str, signature: bytes, content: bytes) -> bool:
-        shown = self._shown.get(neighbour)
-        if shown is None or neighbour not in self._members or not self._accepts(neighbour, shown.certificate):
+        shown, member = self._shown.get(neighbour), self._members.get(neighbour)
+        if shown is None or member is None:
+            return False
+        # The one in the roster is known by its fingerprint; only a renewed one is read again.
+        if shown.fingerprint != member.certificate and not self._accepts(neighbour, shown.certificate):
             return False
         try:
             shown.refuse(signature, content)

@@ -70,7 +70,15 @@ def _corrections(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE outbox ADD COLUMN correction BLOB")
 
 
-STEPS: tuple[Step, ...] = (_first_tables, _corrections)  # step n leads from version n to n + 1
+def _received(db: sqlite3.Connection) -> None:
+    """Add the messages that a state follows from, where it is not stored whole after each round."""
+    db.execute("""CREATE TABLE received (
+        turn INTEGER, sender TEXT, digest BLOB NOT NULL, missed INTEGER NOT NULL, correction BLOB,
+        PRIMARY KEY (turn, sender)
+    ) STRICT, WITHOUT ROWID""")
+
+
+STEPS: tuple[Step, ...] = (_first_tables, _corrections, _received)  # step n leads from version n to n + 1
 
 
 def version_of(db: sqlite3.Connection) -> int:

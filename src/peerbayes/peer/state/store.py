@@ -2,6 +2,9 @@
 
 After kill -9 or a power cut the peer continues from its last round. Arrays are stored by their digest, so what did not
 change since the previous round is not written again; messages are kept for neighbours that were away.
+
+A large state is written whole in every 32nd round only. In the rounds between, the messages that came are written, from
+which the state follows: a peer that starts again takes the same steps with them.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -32,12 +35,31 @@ StoredArrays = dict[tuple[int, int], tuple[np.ndarray, bytes]]
 # Rounds whose messages are kept for neighbours that were away.
 KEPT = 256
 
+# Rounds until a state is stored whole again, where those between store what it follows from.
+WHOLE_EVERY = 32
+
 # Figures of a peer's model after a round.
 FIGURES = ("train_error", "soft_error", "test_error", "disagreement")
 
 
+# The last state that is stored whole; others are objects that say who was gone.
+WHOLE = "SELECT turn, state, digest FROM rounds WHERE state NOT LIKE '{%' ORDER BY turn DESC LIMIT 1"
+
+
 class NoState(PeerError):
     """Raised for a peer that has not run yet."""
+
+
+class Inputs(NamedTuple):
+    """What the state after a round follows from, beside the state before it."""
+
+    messages: Mapping[str, np.ndarray]
+    """By sender."""
+    digests: Mapping[str, bytes]
+    """sha256 of the messages' bytes, which was checked when they came."""
+    attached: Mapping[str, Attachment] = {}
+    gone: Sequence[str] = ()
+    """Neighbours that were gone for good."""
 
 
 class RoundRecord(NamedTuple):
@@ -60,6 +82,8 @@ class RoundRecord(NamedTuple):
     """What messages have beside them, by receiver."""
     selection: Any = ()
     """The round that is kept so far, as arrays; (): the last one will be."""
+    inputs: Inputs | None = None
+    """What may be stored instead of the state; None: only the state will do."""
 
 
 class StoredMessage(NamedTuple):
@@ -109,6 +133,7 @@ class PeerState(Protocol):
     # Rounds and their messages.
     def add_round(self, record: RoundRecord) -> dict[str, bytes]: ...
     def last(self) -> tuple[int, Any] | None: ...
+    def inputs(self, after: int) -> Iterator[tuple[int, Inputs]]: ...
     def message(self, round_index: int, receiver: str) -> StoredMessage | None: ...
     def group(self, round_index: int, receiver: str) -> str: ...
     def oldest(self) -> int: ...
@@ -139,8 +164,9 @@ class Store:
         self._of_state: tuple[int, frozenset[bytes]] = (
             -1,
             frozenset(),
-        )  # the last round, and the arrays of its state
+        )  # the last round whose state is stored whole, and the arrays of that
         self._in_messages: Counter[bytes] = Counter()  # how many kept messages have an array
+        self._count: int | None = None  # of rounds and releases, once they were counted
         self._logged: Position | None = None
         self._marked: Position | None = None  # what is written of it
         try:
@@ -176,12 +202,14 @@ class Store:
             self._db = migrations.in_memory(self._db)
             return
         self._db.execute("PRAGMA page_size = 16384")  # arrays are large
+        self._db.execute("PRAGMA cache_size = -8000")  # kB: what a round deletes is not read again first
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
         migrations.upgrade(self._db, self.path)
         self._stored_digests.update(digest for (digest,) in self._db.execute("SELECT digest FROM arrays"))
         self._in_messages.update(self._of_messages("SELECT digest, correction FROM outbox"))
-        if (row := self._one("SELECT turn, state FROM rounds ORDER BY turn DESC LIMIT 1")) is not None:
+        self._in_messages.update(self._of_messages("SELECT digest, correction FROM received"))
+        if (row := self._one(WHOLE)) is not None:
             self._of_state = row[0], frozenset(_digests(json.loads(row[1])))
 
     def close(self) -> None:
@@ -247,7 +275,11 @@ class Store:
 
     def stored(self) -> int:
         """Return the number of rounds and releases, which never decreases in a state that continues."""
-        return self._one("SELECT (SELECT COUNT(*) FROM rounds) + (SELECT COUNT(*) FROM releases)")[0]
+        with self._lock:
+            if self._count is None:
+                counts = "SELECT (SELECT COUNT(*) FROM rounds) + (SELECT COUNT(*) FROM releases)"
+                self._count = int(self._one(counts)[0])
+            return self._count
 
     def messages(self) -> dict[tuple[int, str], bytes]:
         """Return the digests of all kept messages, by round and receiver."""
@@ -309,6 +341,7 @@ class Store:
     def _add_release(self, name: str, cost: float, content: bytes, body: bytes | None) -> None:
         """Add an entry to the ledger; a name occurs once, or the transaction fails."""
         digest = hashlib.sha256(content).digest()
+        self._count = None
         self._all("INSERT INTO releases VALUES (?, ?, ?, ?, ?)", name, time.time(), cost, digest, body)
 
     def releases(self) -> list[dict[str, Any]]:
@@ -325,7 +358,7 @@ class Store:
         """Store the state after a round, its figures and the next messages, all or nothing; return their digests.
 
         A round is stored once, and with its cost: a message made of a release is never stored without its entry in the
-        ledger.
+        ledger. Where the state follows from inputs, they are stored instead, until it is time for the whole state.
         """
         round_index, release, reference = record.round_index, record.release, record.reference
         in_messages = self._in_messages.copy()
@@ -334,9 +367,16 @@ class Store:
                 released = np.ascontiguousarray(release.values, dtype="<f8").tobytes()
                 self._add_release(release.name, release.cost, released, None)
             stored_arrays: StoredArrays = {}
-            state = (record.state, record.selection) if record.selection else record.state
-            nested = self._described(state, stored_arrays)
-            of_state = frozenset(_digests(nested))
+            whole, of_state = self._of_state
+            follows = record.inputs is not None and whole >= 0 and round_index - whole < WHOLE_EVERY
+            if record.inputs is not None and follows:
+                nested: Any = {"gone": sorted(record.inputs.gone)}
+                in_messages.update(self._receive(round_index, record.inputs, stored_arrays))
+            else:
+                whole = round_index
+                state = (record.state, record.selection) if record.selection else record.state
+                nested = self._described(state, stored_arrays)
+                of_state = frozenset(_digests(nested))
             described = json.dumps(nested)
             digest = hashlib.sha256(described.encode()).digest()
             names = json.dumps(sorted(record.heard)), json.dumps(sorted(record.missing))
@@ -363,25 +403,61 @@ class Store:
                 in_messages.update(digest for digest in (message_digest, beside[1]) if digest is not None)
             for receiver, group in record.groups.items():
                 self._all("INSERT INTO groups VALUES (?, ?, ?)", round_index + 1, receiver, group)
-            self._forget(round_index, of_state, in_messages)
+            self._forget(round_index, whole, of_state, in_messages)
             self._write_mark()
             marked = self._logged
         self._digests, self._marked = stored_arrays, marked
-        self._of_state, self._in_messages = (round_index, of_state), in_messages
+        self._of_state, self._in_messages = (whole, of_state), in_messages
+        self._count = None if self._count is None else self._count + 1
+        return digests
+
+    def _receive(self, round_index: int, inputs: Inputs, stored_arrays: StoredArrays) -> list[bytes]:
+        """Store what a state follows from; return the digests of its arrays, once for each use."""
+        digests = []
+        for sender, message in inputs.messages.items():
+            attached, digest = inputs.attached.get(sender, Attachment()), inputs.digests[sender]
+            self._insert(digest, np.ascontiguousarray(message, dtype="<f8"))
+            correction = (
+                None if attached.correction is None else self._put(attached.correction, stored_arrays)
+            )
+            row = round_index, sender, digest, attached.missed, correction
+            self._all("INSERT INTO received VALUES (?, ?, ?, ?, ?)", *row)
+            digests += [digest] if correction is None else [digest, correction]
         return digests
 
     def last(self) -> tuple[int, Any] | None:
-        """Return the last round and the state after it, as nested lists of arrays."""
+        """Return the last round whose state is stored whole, and that state as nested lists of arrays.
+
+        The states after later rounds follow from it and from `inputs`.
+        """
         with self._snapshot():
-            row = self._one("SELECT turn, state, digest FROM rounds ORDER BY turn DESC LIMIT 1")
-            if row is None:
+            if (row := self._one(WHOLE)) is None:
                 return None
-            round_index, described, digest = row
-            if hashlib.sha256(described.encode()).digest() != digest:
-                raise PeerError(
-                    f"{self.path}: the state of round {round_index} does not match its digest; the file is damaged"
-                )
-            return round_index, self._restored(json.loads(described))
+            return row[0], self._restored(self._checked(*row))
+
+    def inputs(self, after: int) -> Iterator[tuple[int, Inputs]]:
+        """Yield the rounds after a whole state, and what the state after each follows from."""
+        while (
+            row := self._one("SELECT turn, state, digest FROM rounds WHERE turn = ?", after + 1)
+        ) is not None:
+            after, gone = row[0], self._checked(*row)["gone"]
+            messages, digests, attached = {}, {}, {}
+            for sender, digest, missed, correction in self._all(
+                "SELECT sender, digest, missed, correction FROM received WHERE turn = ? ORDER BY sender",
+                after,
+            ):
+                messages[sender], digests[sender] = np.frombuffer(self._body(digest), dtype="<f8"), digest
+                beside = None if correction is None else np.frombuffer(self._body(correction), dtype="<f8")
+                attached[sender] = Attachment(missed, beside)
+            yield after, Inputs(messages, digests, attached, gone)
+
+    def _checked(self, round_index: int, described: str, digest: bytes) -> Any:
+        """Return what is stored as the state after a round."""
+        if hashlib.sha256(described.encode()).digest() != digest:
+            raise PeerError(
+                f"{self.path}: the state of round {round_index} does not match its digest; the file is damaged"
+            )
+        return json.loads(described)
 
     def message(self, round_index: int, receiver: str) -> StoredMessage | None:
         """Return this peer's message to a neighbour in a round, if it is stored."""
@@ -505,12 +581,16 @@ class Store:
                 return arrays[location][1]
         body = np.ascontiguousarray(array, dtype="<u8" if array.dtype == np.uint64 else "<f8")
         digest = hashlib.sha256(body.data).digest()
-        if digest not in self._stored_digests:
-            self._all("INSERT INTO arrays VALUES (?, ?)", digest, body.data)
-            self._stored_digests.add(digest)
+        self._insert(digest, body)
         if body is array:
             stored_arrays[location] = array, digest
         return digest
+
+    def _insert(self, digest: bytes, body: np.ndarray) -> None:
+        """Store an array of this digest unless it is there."""
+        if digest not in self._stored_digests:
+            self._all("INSERT INTO arrays VALUES (?, ?)", digest, body.data)
+            self._stored_digests.add(digest)
 
     def _body(self, digest: bytes) -> bytes:
         row = self._one("SELECT body FROM arrays WHERE digest = ?", digest)
@@ -534,12 +614,21 @@ class Store:
         body = self._body(bytes.fromhex(digest))
         return np.frombuffer(body, dtype="<f8").reshape(json.loads(shape)).copy()
 
-    def _forget(self, round_index: int, of_state: frozenset[bytes], in_messages: Counter[bytes]) -> None:
-        """Delete arrays that only the previous state and expired messages used, and take these off `in_messages`."""
-        before, expired = round_index - 1, round_index - KEPT
-        last, dropped = self._of_state
-        dropped = dropped if last == before else frozenset()
-        self._all("UPDATE rounds SET state = '[]' WHERE turn = ?", before)
+    def _forget(
+        self, round_index: int, whole: int, of_state: frozenset[bytes], in_messages: Counter[bytes]
+    ) -> None:
+        """Delete arrays that only the previous state and old messages used, and take these off `in_messages`.
+
+        whole  the last round whose state is stored whole, that of the arrays `of_state`
+        """
+        dropped, expired = frozenset[bytes](), round_index - KEPT
+        if whole == round_index:
+            last, dropped = self._of_state
+            self._all("UPDATE rounds SET state = '[]' WHERE turn >= ? AND turn < ?", last, round_index)
+            followed = self._of_messages("SELECT digest, correction FROM received")
+            in_messages.subtract(followed)
+            dropped = dropped.union(followed)
+            self._all("DELETE FROM received")
         if expired > 0:  # no message is of round 0
             old = self._of_messages("SELECT digest, correction FROM outbox WHERE turn <= ?", expired)
             in_messages.subtract(old)
