@@ -82,7 +82,7 @@ def test_several_runs_fit_as_well(open_page, several, width, scheme):
     assert page.evaluate(EMPTY) == page.evaluate(CUT) == page.evaluate(OUTSIDE) == 0
 
 
-# Tables that are wider than their room, though they could scroll, and cells without the title of their column beside them.
+# Tables that are wider than their room, though they could scroll; cells without the title of their column beside them.
 SCROLLING = """[...document.querySelectorAll('.scroll')].filter((room) => room.scrollWidth > room.clientWidth).length"""
 UNTITLED = """[...document.querySelectorAll('table td')].filter((cell) => cell.getClientRects().length
   && cell.colSpan === 1 && getComputedStyle(cell, '::before').content !== `"${cell.dataset.title}"`).length"""
