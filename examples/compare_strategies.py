@@ -1,33 +1,15 @@
-"""Strategies side by side, as peers' data drift apart: the gap of their test error to RC on the pooled rows.
+"""A study: strategies side by side as peers' data drift apart, with intervals over seeds and paired tests.
 
 python examples/compare_strategies.py
 """
 
-import pandas as pd
-from sklearn.datasets import load_digits
-
 import peerbayes as pb
 
-PARTITIONS = {"iid": "alike", "drift-x": "drift in p(x)", "drift-y": "one class a peer"}
-STRATEGIES = ("local", "crc", "exact", "auto")
-SEEDS = (0, 1)
-
-X, y = load_digits(return_X_y=True)
-records = []
-for partition, what in PARTITIONS.items():
-    for strategy in STRATEGIES:
-        for seed in SEEDS:
-            run = pb.simulate(
-                X, y, peers=24, rows_per_peer=25, topology="tree", partition=partition, strategy=strategy, rounds=32,
-                evaluate_every=0, seed=seed,
-            )  # fmt: skip
-            told = run.summary()
-            records.append(
-                {"data": what, "strategy": strategy, "gap": told["test_gap_rc"], "spread": told["test_std"]}
-            )
-
-table = pd.DataFrame(records).groupby(["data", "strategy"], sort=False).mean()
-print(f"24 peers on a tree, 32 rounds, mean over {len(SEEDS)} seeds of the gap to RC (0 is the aim):\n")
-print(table["gap"].unstack()[list(STRATEGIES)].round(3).to_string())
-print("\nand of the spread over peers:\n")
-print(table["spread"].unstack()[list(STRATEGIES)].round(3).to_string())
+if __name__ == "__main__":
+    study = pb.study(
+        dataset="digits", name="24 peers on a tree", strategy=["local", "crc", "exact", "auto"],
+        partition=["iid", "drift-x", "drift-y"], seed=range(3), peers=24, rows_per_peer=25, topology="tree",
+        rounds=32, evaluate_every=0, compare="strategy", progress=False,
+    )  # fmt: skip
+    print(study.markdown("test_gap_rc"))  # to calibration on the pooled rows: 0 is the aim
+    print(study.markdown("test_error"))

@@ -1,6 +1,6 @@
 """The pictures in the docs, from real runs: python tools/screenshots.py [FOLDER [NAME…]].
 
-Needs the extra `test` (Playwright drives the browser) and Chromium on the path.
+Needs the extra `test` (Playwright drives the browser), Pillow, and Chromium and poppler's pdftoppm on the path.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
+from PIL import Image
 from playwright.sync_api import sync_playwright
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
@@ -25,7 +25,6 @@ import peerbayes as pb
 from peerbayes import report
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.loopback import Loopback
-from peerbayes.report.study_curves import curves
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -33,16 +32,29 @@ TIMEOUT = 120.0  # seconds to wait for anything
 HEIGHTS = {
     "report": 1420,
     "report-dark": 1420,
+    "report-phone": 1500,
+    "report-phone-dark": 1500,
+    "printed": 1000,
     "comparison": 1250,
     "study": 640,
     "structure": 330,
     "dashboard": 1400,
+    "dashboard-dark": 1400,
+    "dashboard-phone": 1500,
+    "dashboard-phone-dark": 1500,
     "dashboards": 1150,
     "peer": 1180,
 }  # as far as the network is drawn
 
-WIDTHS = {"structure": 760, "study": 860, "dashboards": 1000}
-DARK = ("report-dark",)
+PHONE, DESK = 390, 1400
+WIDTHS = {
+    "structure": 760,
+    "study": 860,
+    "comparison": 1200,
+    "dashboards": 1000,
+    "peer": 1200,
+}  # others: a desk or a phone
+COLOURS = 128  # of a picture: text and lines need no more, and its file is half as large
 LARGEST = 200_000  # bytes of a picture: readers of the docs load them
 
 RUN = """
@@ -72,6 +84,23 @@ def of_report(page: Any, folder: Path) -> None:
     all_drawn(page)
 
 
+def of_print(page: Any, folder: Path) -> Path:
+    """The first page of a report on paper."""
+    of_report(page, folder)
+    page.pdf(path=folder / "report.pdf", format="A4")
+    words = [
+        "pdftoppm",
+        "-png",
+        "-r",
+        "90",
+        "-singlefile",
+        str(folder / "report.pdf"),
+        str(folder / "printed"),
+    ]
+    subprocess.run(words, check=True)
+    return folder / "printed.png"
+
+
 def of_comparison(page: Any, folder: Path) -> None:
     """Three strategies on the same rows, against the bytes that they send."""
     X, y = digits()
@@ -87,30 +116,16 @@ def of_comparison(page: Any, folder: Path) -> None:
 
 
 def of_study(page: Any, folder: Path) -> None:
-    """Three strategies on four networks with three seeds, by the bytes that they send."""
+    """Three strategies on four networks with five seeds, by the bytes that they send."""
     X, y = load_breast_cancer(return_X_y=True, as_frame=True)
-    settings = {"peers": 16, "rows_per_peer": 20, "partition": "dirichlet-0.5"}
-    frames, references = [], []
-    for strategy in ("exact", "crc", "dsgd"):
-        for topology in ("tree", "ring", "star", "complete"):
-            for seed in range(3):
-                run = pb.simulate(X, y, strategy=strategy, topology=topology, seed=seed, **settings)
-                cell = {"strategy": strategy, "topology": topology, "seed": seed}
-                frames.append(by_round(run).assign(**cell))
-                references.append({**cell, "RC": run.references["test_rc"]})
-    figure = curves(pd.concat(frames), x="bytes", log_x=True, references=pd.DataFrame(references))
-    figure.write_html(folder / "study.html")
+    varied = {"strategy": ["exact", "crc", "dsgd"], "topology": ["tree", "ring", "star", "complete"]}
+    settings = {"peers": 16, "rows_per_peer": 20, "partition": "dirichlet-0.5", "progress": False}
+    study = pb.study(X, y, seed=range(5), **varied, **settings)
+    references = study.frame[["topology", "test_rc"]].rename(columns={"test_rc": "RC"})
+    study.plot(x="bytes", log_x=True, references=references).write_html(folder / "study.html")
     page.goto((folder / "study.html").absolute().as_uri())
     page.wait_for_selector(".plotly .scatterlayer")
     page.wait_for_timeout(1000)
-
-
-def by_round(run: pb.Run) -> pd.DataFrame:
-    """What a run says of each evaluated round: means over its peers, and the deviation of their errors."""
-    rounds = run.history.groupby("round")
-    frame = rounds[["bytes", "test_error"]].mean()
-    frame["test_error_std"] = rounds["test_error"].std(ddof=0)
-    return frame.assign(seconds=run.seconds_by_round).reset_index()
 
 
 def all_drawn(page: Any) -> None:
@@ -223,6 +238,13 @@ def until(page: Any, turn: int) -> None:
     raise SystemExit(f"the page did not come to round {turn}")
 
 
+def shrink(path: Path) -> None:
+    """Write a picture again with few colours."""
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+
+
 def main(target: Path, only: list[str]) -> None:
     path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if path is None:
@@ -233,10 +255,16 @@ def main(target: Path, only: list[str]) -> None:
         pictures = {
             "report": of_report,
             "report-dark": of_report,
+            "report-phone": of_report,
+            "report-phone-dark": of_report,
+            "printed": of_print,
             "comparison": of_comparison,
             "study": of_study,
             "structure": of_structure,
             "dashboard": of_dashboard,
+            "dashboard-dark": of_dashboard,
+            "dashboard-phone": of_dashboard,
+            "dashboard-phone-dark": of_dashboard,
             "dashboards": of_dashboards,
             "peer": of_peer,
         }
@@ -246,14 +274,20 @@ def main(target: Path, only: list[str]) -> None:
             folder = Path(temporary) / name
             folder.mkdir()
             page = browser.new_page(
-                viewport={"width": WIDTHS.get(name, 1200), "height": HEIGHTS[name]},
-                color_scheme="dark" if name in DARK else "light",
+                viewport={
+                    "width": WIDTHS.get(name, PHONE if "phone" in name else DESK),
+                    "height": HEIGHTS[name],
+                },
+                color_scheme="dark" if name.endswith("-dark") else "light",
             )
-            still = picture(page, folder)
-            with contextlib.nullcontext() if still is None else still:
-                page.screenshot(path=target / f"{name}.png")
+            still, kept = picture(page, folder), target / f"{name}.png"
+            if isinstance(still, Path):
+                shutil.copy(still, kept)
+            else:
+                with contextlib.nullcontext() if still is None else still:
+                    page.screenshot(path=kept)
             page.close()
-            kept = target / f"{name}.png"
+            shrink(kept)
             print(f"{kept}: {kept.stat().st_size:,} bytes")
             if kept.stat().st_size > LARGEST:
                 raise SystemExit(f"{kept} has more than {LARGEST:,} bytes; make it smaller")

@@ -13,9 +13,13 @@ from typer.testing import CliRunner
 
 import peerbayes as pb
 from peerbayes.cli.app import app
+from peerbayes.errors import DataWarning
 from peerbayes.model.explain import NOT_OF_ROWS, mutual_information
 from peerbayes.model.scaling import Scaling
 from peerbayes.model.statistics import Statistics
+
+# The table of most tests has constant columns, which are explained too.
+CONSTANT = "ignore:constant. column 'same':peerbayes.errors.DataWarning"
 
 FAMILIES = [pb.MixedNB, pb.QDA, pb.LDA, pb.TAN, pb.KDB]
 
@@ -40,7 +44,8 @@ def table(rows=400, seed=0):
 @pytest.fixture(scope="module", params=FAMILIES, ids=lambda family: family.__name__)
 def fitted(request):
     X, y = table()
-    return request.param(calibrate=True, temperature=False, max_iter=24).fit(X, y), X, y
+    with pytest.warns(DataWarning, match="constant: column 'same'"):
+        return request.param(calibrate=True, temperature=False, max_iter=24).fit(X, y), X, y
 
 
 def told(model, path, *arguments):
@@ -78,6 +83,7 @@ def test_samples_of_a_calibrated_model_look_like_its_rows(fitted):
     )
 
 
+@pytest.mark.filterwarnings(CONSTANT)
 def test_printed_shares_and_bits_are_those_of_the_rows(tmp_path):
     X, y = table(2000)
     model = pb.MixedNB(calibrate=True, temperature=False).fit(X, y)
@@ -213,6 +219,7 @@ def test_a_file_keeps_both_and_an_older_one_says_what_it_lacks(fitted, tmp_path)
     assert explained[["same", "word"]].abs().max() < 1e-12
 
 
+@pytest.mark.filterwarnings(CONSTANT)
 def test_likelihoods_follow_sums_scales_and_units():
     """Of two parties with other units and classes: what is kept beside their models is that of all their rows."""
     X, y = table(300)
@@ -232,6 +239,7 @@ def test_likelihoods_follow_sums_scales_and_units():
     assert (mine + Statistics(theirs.values, theirs.schema, theirs.family, True)).likelihood is None
 
 
+@pytest.mark.filterwarnings(CONSTANT)
 def test_likelihoods_that_make_no_sense_are_refused():
     X, y = table(100)
     kept = pb.MixedNB(calibrate=True, temperature=False, max_iter=1).fit(X, y).statistics_

@@ -523,6 +523,7 @@ def test_settings(tmp_path):
     ("text", "says"),
     [
         ("nme = 'a'", "line 1: 'nme' is no setting; expected one of name, address"),
+        ("dates = { admitted = 'month' }", "line 1: 'dates' is no setting; expected one of name, address"),
         ("name = 'a'\naddress = 3", "line 2: address is 3"),
         ("name = 'a'\naddress = 'a:1'", "data is missing"),
         ("name = 'a'\naddress = 'a'\ndata = 'x'", "expected host:port"),

@@ -117,8 +117,8 @@ def test_notebooks_with_other_outputs_are_told_apart():
     stored = notebooks.read("researcher")
     assert notebooks.differences(stored, deepcopy(stored)) == []
     fresh = deepcopy(stored)
-    [text] = [cell for cell in fresh.cells if "disagreement" in cell.source]
-    text.outputs[0].data["text/plain"] = text.outputs[0].data["text/plain"].replace("0.240", "0.290")
+    [text] = [cell for cell in fresh.cells if "std_over_peers" in cell.source]
+    text.outputs[0].data["text/plain"] = text.outputs[0].data["text/plain"].replace("0.271", "0.371")
     assert len(notebooks.differences(stored, fresh)) == 1
     text.outputs.clear()
     assert notebooks.differences(stored, fresh)
@@ -130,13 +130,21 @@ def test_the_result_in_the_readme_is_the_notebooks():
     """The table and the picture of the first screen."""
     pytest.importorskip("nbformat")
     notebook, readme = notebooks.read("researcher"), (ROOT / "README.md").read_text(encoding="utf-8")
-    [table] = [text for text in notebooks.texts(notebook) if "bytes_per_peer" in text]
-    figures = {row.split()[0]: row.split()[1:] for row in table.splitlines()[1:]}
-    strategies = dict(zip(table.split("\n")[0].split(), figures["test_error"], strict=True))
-    expected = [strategies[name] for name in ("local", "crc", "auto")]
-    expected += [figures[name][0] for name in ("test_rc", "test_ml")]
-    assert re.findall(r"^\| \**(0\.\d{3})\** \|", readme, flags=re.MULTILINE) == expected
-    assert f"a standard deviation of {figures['test_std'][-1]} |" in readme
+    texts = list(notebooks.texts(notebook))
+    [latex] = [text for text in texts if "\\begin{tabular}" in text]
+    [names, _, cells] = [
+        line.removesuffix(r" \\").split(" & ") for line in latex.splitlines() if "&" in line or "mid" in line
+    ]
+    means = {
+        name: re.sub(r"\\textbf|[{}$]", "", cell).replace(r"\pm", "±")
+        for name, cell in zip(names, cells, strict=True)
+    }
+    [pooled] = [text for text in texts if text.startswith("test_rc")]
+    expected = [means[name] for name in ("local", "crc", "auto")] + re.findall(r"0\.\d{3}", pooled)
+    assert re.findall(r"^\| \**(0\.\d{3}(?: ± 0\.\d{3})?)\** \|", readme, flags=re.MULTILINE) == expected
+    [summary] = [text for text in texts if "std_over_peers" in text]
+    spread = dict(zip(summary.split("\n")[0].split(), summary.splitlines()[-1].split()[1:], strict=True))
+    assert f"a standard deviation of {spread['std_over_peers']} |" in readme
     picture = dict(notebooks.images(notebook))["result"]
     assert (ROOT / "docs" / "images" / "result.png").read_bytes() == picture
     assert "(docs/images/result.png)" in readme

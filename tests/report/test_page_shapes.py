@@ -82,6 +82,35 @@ def test_several_runs_fit_as_well(open_page, several, width, scheme):
     assert page.evaluate(EMPTY) == page.evaluate(CUT) == page.evaluate(OUTSIDE) == 0
 
 
+# Tables that are wider than their room, though they could scroll; cells without the title of their column beside them.
+SCROLLING = """[...document.querySelectorAll('.scroll')].filter((room) => room.scrollWidth > room.clientWidth).length"""
+UNTITLED = """[...document.querySelectorAll('table td')].filter((cell) => cell.getClientRects().length
+  && cell.colSpan === 1 && getComputedStyle(cell, '::before').content !== `"${cell.dataset.title}"`).length"""
+TITLES = "[...document.querySelectorAll('thead th')].filter((title) => title.getClientRects().length).length"
+
+
+@pytest.mark.parametrize("number", ["one", "several"])
+def test_tables_fit_a_phone_without_scrolling_and_keep_the_titles_of_their_columns(
+    open_page, request, number
+):
+    page = opened(open_page, request.getfixturevalue(number), 390, "light")
+    assert page.locator("table").count() >= 2
+    assert page.evaluate(SCROLLING) == 0 and page.evaluate(CUT) == 0 and page.evaluate(WIDER) <= 0
+    assert page.evaluate(UNTITLED) == 0 and page.evaluate(TITLES) == 0
+    assert (
+        page.evaluate(
+            "Math.min(...[...document.querySelectorAll('td')].map((c) => parseFloat(getComputedStyle(c).fontSize)))"
+        )
+        >= 13
+    )
+    page.set_viewport_size({"width": 1400, "height": 900})
+    assert page.evaluate(TITLES) >= 6  # a desk has tables with a head
+    assert (
+        page.evaluate("getComputedStyle(document.querySelector('td[data-title]'), '::before').content")
+        == "none"
+    )
+
+
 RANGES = """(name) => ['0', '1', '2'].filter((run) => document.getElementById(`figure-${name}-${run}`)).map((run) => {
   const { xaxis, yaxis } = document.getElementById(`figure-${name}-${run}`)._fullLayout;
   return [...xaxis.range, ...yaxis.range].map((value) => Number(value).toFixed(6)).join(' ');

@@ -1,5 +1,6 @@
 """[data] of a simulation chooses columns, parses dates, maps labels and names test rows; errors name the line."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import peerbayes as pb
 from peerbayes.cli.app import app
 from peerbayes.data import sources
 from peerbayes.errors import ConfigurationError
@@ -68,6 +70,63 @@ def test_dates_become_numbers_or_categories(folder, form, expected):
     assert X["admitted"][0] == expected and pd.isna(X["admitted"][1])
 
 
+@pytest.mark.parametrize(
+    ("pattern", "written"),
+    [
+        ("%d.%m.%Y", ["1.1.2024", "31.12.2023"]),
+        ("%d/%m/%y", ["01/01/24", "31/12/23"]),
+        ("%m/%d/%Y %H:%M", ["01/01/2024 00:00", "12/31/2023 00:00"]),
+        ("%Y%m%d", [20240101, 20231231]),
+    ],
+)
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("days", [19723.0, 19722.0]),
+        ("year", [2024, 2023]),
+        ("month", ["01", "12"]),
+        ("weekday", ["Monday", "Sunday"]),
+    ],
+)
+def test_dates_are_read_as_they_are_written(pattern, written, form, expected):
+    frame = pd.DataFrame({"admitted": [*written, None], "age": [1.0, 2.0, 3.0]})
+    prepared = sources.prepare(frame, dates={"admitted": f"{form} {pattern}"})["admitted"]
+    assert prepared[:2].tolist() == expected and pd.isna(prepared[2])
+
+
+def test_the_advice_of_check_is_an_entry_that_works(folder):
+    """What `check` says of dates can be written as it is said, whatever their form and the column's name."""
+    days = pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(90) * 3, unit="D")
+    for column, pattern in [
+        ("admitted", "%d.%m.%Y"), ("admitted", "%m/%d/%Y"), ("day of birth", "%Y-%m-%d"), ('a"b', "%d.%m.%y %H:%M"),
+    ]:  # fmt: skip
+        frame = (
+            table().drop(columns=["admitted", "dose", "patient"]).assign(**{column: days.strftime(pattern)})
+        )
+        frame.to_csv("rows.csv", index=False)
+        [finding] = [each for each in pb.check("rows.csv", "grade") if each.name == "date"]
+        [entry] = re.findall(r"a simulation by (dates = \{ .* \}) in \[data\]", finding.advice)
+        X, _ = read(entry).load()
+        assert X[column].tolist() == days.strftime("%m").tolist()
+
+
+def test_dates_that_may_be_read_in_two_ways_are_advised_of_both(folder):
+    frame = table().assign(admitted=["01/02/2024", "03/04/2024"] * 45)
+    [finding] = [each for each in pb.check(frame, "grade") if each.name == "date"]
+    assert '"month %d/%m/%Y"' in finding.advice and '"month %m/%d/%Y"' in finding.advice
+    frame = table().assign(admitted=["10:30", "11:45"] * 45)
+    [finding] = [each for each in pb.check(frame, "grade") if each.name == "date"]
+    assert "[data]" not in finding.advice  # there is no date in it
+
+
+def test_dates_of_another_form_are_refused_with_the_entry_that_reads_them(folder):
+    table().assign(admitted="31.12.2024").to_csv("rows.csv", index=False)
+    with pytest.raises(
+        ConfigurationError, match=r"line 4: dates: column .admitted. holds .31\.12\.2024.*month %d\.%m\.%Y"
+    ):
+        read('dates = { admitted = "month" }').load()
+
+
 def test_missing_values_are_named(folder):
     frame = table()
     frame["age"] = frame["age"].astype(object)
@@ -124,6 +183,11 @@ def test_owners_need_not_be_in_the_test_file(folder):
         ('drop = ["patiant"]', "line 4: drop: the table has no column 'patiant' (did you mean 'patient'?)"),
         ('columns = ["agee"]', "line 4: columns: rows.csv has no column 'agee' (did you mean 'age'?)"),
         ('dates = { admitted = "hour" }', "line 4: dates.admitted is 'hour'; expected one of days, year, month"),
+        ('dates = { admitted = "month %d.%m." }', "line 4: dates: column 'admitted' holds"),
+        ('dates = { admitted = "days %d.%m." }', "line 4: dates.admitted is 'days %d.%m.'; expected a pattern with"),
+        ('dates = { admitted = "year %H:%M" }', "line 4: dates.admitted is 'year %H:%M'; expected a pattern with"),
+        ('dates = { admitted = "month %Q" }', "line 4: dates.admitted is 'month %Q'; expected a pattern with"),
+        ('dates = { admitted = 3 }', "line 4: dates.admitted is 3; expected one of days, year"),
         ('dates = { age = "year" }', "line 4: dates: column 'age' holds"),
         ('dates = { patient = "year" }', "line 4: dates: column 'patient' holds 'P0' (row 1, and 89 more)"),
         ("missing = [[1]]", "line 4: missing is [[1]]; expected a list of texts and numbers"),

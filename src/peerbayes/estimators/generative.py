@@ -546,7 +546,7 @@ class GenerativeClassifier(Predictor):
             return self.schema if self.schema.classes else replace(self.schema, classes=classes)
         bins = self._bins(len(training.table.names))
         columns = infer_columns(training.table, kinds, training.weights, bins, training.labels)
-        warn_of_data(training.table, columns, kinds, stacklevel=4)
+        warn_of_data(training.table, columns, kinds, training.labels, training.classes, stacklevel=4)
         known = self._knowledge()
         schema = Schema(columns, () if known else classes, self.clip)
         for knowledge in known:

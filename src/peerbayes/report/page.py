@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -464,8 +465,17 @@ def _row(heading: str, cells: str, style: str = "") -> str:
 
 
 def _table(kind: str, titles: Sequence[str], rows: Sequence[str], label: str = "") -> str:
-    cells = "".join(f'<th scope="col">{escape(shown(title, 40))}</th>' for title in titles)
+    titles = [escape(shown(title, 40)) for title in titles]
+    cells = "".join(f'<th scope="col">{title}</th>' for title in titles)
+    rows = [_labelled(row, titles) for row in rows]
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{label or LABELS[kind]}"><table class="{kind}">'
         f"<thead><tr><td></td>{cells}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
+
+
+def _labelled(row: str, titles: Sequence[str]) -> str:
+    """Return a row whose cells have the titles of their columns, beside which a narrow screen shows them."""
+    columns = iter(titles)
+    one_of_all = "<td colspan" in row
+    return re.sub(r"<td\b", lambda _: "<td" if one_of_all else f'<td data-title="{next(columns)}"', row)

@@ -23,7 +23,7 @@ from typing import Annotated, Any, TypedDict
 import numpy as np
 
 from peerbayes.data import files, sources
-from peerbayes.data.arguments import one_of, refusal, shown
+from peerbayes.data.arguments import refusal, shown
 from peerbayes.data.datasets import UnknownDataset, load
 from peerbayes.data.datasets.entries import find
 from peerbayes.data.declarations import (
@@ -37,6 +37,7 @@ from peerbayes.data.declarations import (
     writable,
 )
 from peerbayes.data.digest import table_digest
+from peerbayes.data.sources.date_forms import parsed_form
 from peerbayes.errors import ConfigurationError, DataChanged, PeerbayesError
 from peerbayes.simulation.old_names import NEW_NAMES, advice
 from peerbayes.simulation.partitions import owner_column
@@ -56,7 +57,7 @@ def _names(expected: str) -> Kind:
 
 def _dates(name: str, value: Any) -> dict[str, str]:
     for column, form in value.items():
-        one_of(f"{name}.{column}", form, sources.DATES)
+        parsed_form(f"{name}.{column}", form)
     return dict(value)
 
 
@@ -95,7 +96,8 @@ class Data(TypedDict, total=False):
     dates: Annotated[dict[str, str], Setting(
         None, Kind(_dates, 'a table of names of columns and "days", "year", "month" or "weekday"', (dict,)),
         'what becomes of the dates of a column: "days" (since 1970) and "year" are numbers, "month" and "weekday" '
-        "categories: { admitted = \"month\" }")]
+        'categories: { admitted = "month" }; and how they are written, if not as 2024-12-31: '
+        '{ admitted = "month %d.%m.%Y" }')]
     missing: Annotated[list[Any], Setting(
         None, Kind(_missing, "a list of texts and numbers", (list,)),
         'what stands for a missing value: ["?", -999]')]

@@ -15,6 +15,7 @@ from peerbayes import network as topologies
 from peerbayes.data.arguments import about
 from peerbayes.data.declarations import described_by
 from peerbayes.data.doctor.quick import warn_of_data
+from peerbayes.data.infer import infer_classes
 from peerbayes.learning import planning
 from peerbayes.learning.corrections import Linked
 from peerbayes.learning.few_bytes import exchanges_of
@@ -310,7 +311,10 @@ def _simulated(
     settings, family_choice, parts, choice_bytes = chosen
     population = Population.of(settings, X, y, parts)
     if settings.schema is None:
-        warn_of_data(population.table, population.schema.columns, settings.kinds, stacklevel=3)
+        classes, labels = infer_classes(y)
+        warn_of_data(
+            population.table, population.schema.columns, settings.kinds, labels, classes, stacklevel=3
+        )
     if population.test_rows is None:
         warn_untested(stacklevel=3)
     begin, start_bytes = drivers.agreed_start(settings, population)

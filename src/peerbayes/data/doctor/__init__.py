@@ -21,6 +21,7 @@ from peerbayes.data.doctor.column_checks import (
 )
 from peerbayes.data.doctor.findings import REFUSED, Finding, Findings
 from peerbayes.data.doctor.label_checks import label_findings, leaking_columns, shared_findings
+from peerbayes.data.doctor.text_checks import date_example
 from peerbayes.data.infer import check_kinds, plain_labels, rules_of
 from peerbayes.data.sources.flat_files import SUFFIXES, read_parquet
 from peerbayes.data.sources.lenient import read_faulty
@@ -128,7 +129,8 @@ def _loose(X: Any, query: str | None = None) -> Loose:
             text = str(problem)
             seen = text.partition(" holds ")[2].partition("; ")[0] or text
             dates = "dates or times" in text
-            findings.append(Finding.of("date" if dates else "not-a-value", name, seen, REFUSED))
+            example = date_example(name, []) if dates else ""
+            findings.append(Finding.of("date" if dates else "not-a-value", name, seen, REFUSED, example))
             columns.append(None)
     declared = [table.frame is not None and table.declared(j) is not None for j in range(len(names))]
     return Loose(names, columns, declared, table.rows, findings)
@@ -232,6 +234,12 @@ def _tested(table: Loose, label: str, labels: np.ndarray | None, test: Any, y: A
 def _of_test(rows: Loose) -> list[Finding]:
     """Return the faults of the test table's file as those of test rows."""
     return [
-        Finding(finding.name, finding.column, f"in the test table: {finding.seen}", finding.severity)
+        Finding(
+            finding.name,
+            finding.column,
+            f"in the test table: {finding.seen}",
+            finding.severity,
+            finding.example,
+        )
         for finding in rows.findings
     ]

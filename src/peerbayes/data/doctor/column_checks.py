@@ -12,7 +12,7 @@ import numpy as np
 from peerbayes.data.arguments import shown
 from peerbayes.data.doctor.findings import REFUSED, Finding
 from peerbayes.data.doctor.number_checks import number_findings
-from peerbayes.data.doctor.text_checks import kind_of_text, text_findings
+from peerbayes.data.doctor.text_checks import date_example, kind_of_text, text_findings
 from peerbayes.data.files import FORMULA
 from peerbayes.data.infer import infer_columns
 from peerbayes.data.table import Table, missing_of
@@ -153,7 +153,11 @@ def _refused(name: str, values: np.ndarray, example: Any, rule: str) -> list[Fin
     if reason := refusal_of(name, values, rule):
         dates = isinstance(example, str) and kind_of_text([example], 1, 1, False) == "date"
         seen = f"values like {shown(example)}" if dates else reason
-        return [Finding.of("date" if dates else "refused", name, seen, REFUSED)]
+        return [
+            Finding.of("date", name, seen, REFUSED, date_example(name, [example]))
+            if dates
+            else Finding.of("refused", name, seen, REFUSED)
+        ]
     if isinstance(example, float) and np.isinf(example):
         return [Finding.of("infinity", name, "every value is infinite")]
     return []

@@ -42,15 +42,15 @@ NAMES: dict[str, Advice] = {
     # --- one column
     "identifier": Advice(WARNING, "Leave the column out: nothing can be learned from it for other rows"),
     "free-text": Advice(WARNING, "Leave the column out, or make categories or numbers of what it says"),
-    "date": Advice(
-        WARNING, "Make a number (days, a year) or a category (month, weekday) of it: dates = {…} in [data], or by hand"
-    ),
+    "date": Advice(WARNING, "Make a number (days, a year) or a category (month, weekday) of it, in the file or by SQL"),
     "constant": Advice(WARNING, "Leave the column out: it says nothing"),
     "empty": Advice(WARNING, "Leave the column out, or see why its values were lost"),
     "mostly-missing": Advice(WARNING, "See why values are missing; leave the column out where that is no information"),
     "mixed-types": Advice(WARNING, "Write each value as a plain number (12.5, 1200), and leave missing ones empty"),
     "numbers-as-text": Advice(WARNING, "Convert the column to numbers, or declare it: kinds={…: 'discrete'}"),
-    "missing-code": Advice(WARNING, "Leave missing values empty: missing = […] in [data], or replace them by None"),
+    "missing-code": Advice(
+        WARNING, "Leave missing values empty in the file, by SQL, or by missing = […] in [data] of a simulation"
+    ),
     "infinity": Advice(REFUSED, "Replace infinite values by finite ones, or leave them empty"),
     "blanks": Advice(WARNING, "Strip blanks at the ends of texts: with and without are two categories"),
     "variants": Advice(WARNING, "Write each category in one way"),
@@ -63,7 +63,7 @@ NAMES: dict[str, Advice] = {
     # --- labels
     "missing-labels": Advice(REFUSED, "Leave rows without a label out"),
     "one-class": Advice(REFUSED, "Take rows of at least two classes"),
-    "small-class": Advice(WARNING, "Join them with other classes (labels = {…} in [data]), or find more of their rows"),
+    "small-class": Advice(WARNING, "Join them with others (a simulation: labels = {…} in [data]), or find more rows"),
     "continuous-label": Advice(WARNING, "Cut the numbers into classes: this is for classes, not for regression"),
     "many-classes": Advice(WARNING, "Choose another column as the label, or join classes"),
     "label-copy": Advice(WARNING, "Leave the column out: it is the label under another name"),
@@ -89,16 +89,21 @@ class Finding:
     """Counts and examples: for the owner's own eyes."""
     severity: str
     """"refused": `fit` and `simulate` refuse such a table; "warning" or "note"."""
+    example: str = ""
+    """How what is to be done is written for this column."""
 
     @classmethod
-    def of(cls, name: str, column: str | None, seen: str, severity: str | None = None) -> Finding:
+    def of(
+        cls, name: str, column: str | None, seen: str, severity: str | None = None, example: str = ""
+    ) -> Finding:
         """Return the finding of this name."""
-        return cls(name, column, seen, severity or NAMES[name].severity)
+        return cls(name, column, seen, severity or NAMES[name].severity, example)
 
     @property
     def advice(self) -> str:
         """What to do."""
-        return NAMES[self.name].todo
+        todo = NAMES[self.name].todo
+        return f"{todo}; {printable(self.example)}" if self.example else todo
 
     def __str__(self) -> str:
         subject = "" if self.column is None else f" column {printable(self.column)!r:.80}:"

@@ -48,7 +48,7 @@ def label_findings(name: str, labels: np.ndarray) -> tuple[list[Finding], np.nda
         return [*findings, Finding.of("one-class", name, seen)], None
     counts = np.bincount(codes[codes >= 0])
     classes = [_plain(value) for value in uniques]
-    if strange := _not_classes(name, classes, counts):
+    if strange := not_classes(name, classes, counts):
         return [*findings, strange], codes
     texts = [value for value in classes if isinstance(value, str)]
     findings += spelling(name, texts)
@@ -59,7 +59,7 @@ def label_findings(name: str, labels: np.ndarray) -> tuple[list[Finding], np.nda
     return findings, codes
 
 
-def _not_classes(name: str, classes: list[Any], counts: np.ndarray) -> Finding | None:
+def not_classes(name: str, classes: list[Any], counts: np.ndarray) -> Finding | None:
     """Return the finding of labels that are no classes: [C]."""
     rows, numbers = int(counts.sum()), [value for value in classes if isinstance(value, int | float)]
     seen = f"{len(classes):,} different labels in {rows:,} rows, like {shown(classes[0])}"

@@ -1,4 +1,8 @@
-"""The warning of `fit` and `simulate`: what a glance at a few thousand rows shows to be no quantity and no category."""
+"""The warning of `fit` and `simulate`: what a glance at a few thousand rows shows to be no quantity and no category.
+
+What takes longer than a glance is looked at only where a few rows suggest it: columns that say the same, and columns
+that say the label, are compared by what `check` compares them by.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from peerbayes.data.arguments import shown
 from peerbayes.data.column import Column
+from peerbayes.data.doctor.column_checks import check_column, repeated_columns
 from peerbayes.data.doctor.findings import Finding
+from peerbayes.data.doctor.label_checks import MANY_CLASSES, leaking_columns, not_classes
 from peerbayes.data.doctor.number_checks import CODES, counter, missing_codes
-from peerbayes.data.doctor.text_checks import numbers_in_text, spelling
+from peerbayes.data.doctor.text_checks import date_example, kind_of_text, numbers_in_text, spelling
 from peerbayes.data.infer import IDENTIFIER_ROWS, rules_of
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.table import Table, missing_of
@@ -26,13 +33,29 @@ CODED = 10
 # Findings that the warning names; `check` lists all.
 NAMED = 3
 
+# Rows from which a column that says nothing, or the same as another one, does not do so by chance.
+TELLING_ROWS = IDENTIFIER_ROWS
 
-def warn_of_data(table: Table, columns: Sequence[Column], kinds: Any, stacklevel: int) -> None:
-    """Warn of columns that look like no quantity and no category, and that `kinds` does not name.
+# Rows that suggest which columns are worth comparing, and numbers that no two different columns are likely to share.
+FEW = 64
+DIRECTION = np.random.default_rng(0).normal(size=FEW)
+CLOSE = 1e-6  # of two such numbers, relatively; rounding after a change of units is below
 
+
+def warn_of_data(
+    table: Table,
+    columns: Sequence[Column],
+    kinds: Any,
+    labels: np.ndarray,
+    classes: Sequence[Any],
+    stacklevel: int,
+) -> None:
+    """Warn of columns and labels that look like something else than they are taken for, and that `kinds` does not name.
+
+    labels      [n] indices among the classes; −1 where there is no label
     stacklevel  of the line that is to blame, counted from the caller of this function: 1 is that caller
     """
-    findings = list(glance(table, columns, kinds))
+    findings = list(glance(table, columns, kinds, labels, classes))
     if not findings:
         return
     more = f"; {len(findings) - NAMED} more" if len(findings) > NAMED else ""
@@ -44,21 +67,101 @@ def warn_of_data(table: Table, columns: Sequence[Column], kinds: Any, stacklevel
     )
 
 
-def glance(table: Table, columns: Sequence[Column], kinds: Any) -> Iterator[Finding]:
-    """Yield counters, codes for missing values, and numbers or several spellings among the categories of text."""
+def glance(
+    table: Table, columns: Sequence[Column], kinds: Any, labels: np.ndarray, classes: Sequence[Any]
+) -> Iterator[Finding]:
+    """Yield what a glance shows.
+
+    Of columns: counters, codes for missing values, dates, numbers or several spellings among categories, columns
+    that say nothing, the same as another one, or the label. Of labels: whole numbers that are quantities.
+    """
     rules = rules_of(table, kinds)
     open_columns = [j for j, rule in enumerate(rules) if rule not in KINDS and rule != "paper"]
     if not open_columns or not table.rows:
         return
     step = -(-table.rows // GLANCE)
-    positions = np.arange(0, table.rows, step)
-    rows = table.take(positions)
+    rows = table if step == 1 else table.take(np.arange(0, table.rows, step))
     for j in _suspects(rows, open_columns):
         column = columns[j]
         if column.dense or column.edges:
             yield from _of_numbers(column.name, rows.column(j), step)
         elif table.declared(j) is None and column.categories and isinstance(column.categories[0], str):
             yield from _of_categories(column.name, [str(value) for value in column.categories[:GLANCE]])
+    if table.rows < TELLING_ROWS:
+        return
+    yield from _of_labels(labels, classes)
+    yield from _silent(rows, columns, open_columns)
+    alike = _alike(rows, columns, open_columns, labels[::step])
+    if alike:
+        compared = [check_column(columns[j].name, rows.column(j), rules[j], declared=True)[1] for j in alike]
+        checked = [each for each in compared if each is not None]
+        yield from repeated_columns(checked)
+        leaks = leaking_columns(checked, labels[::step])
+        yield from (finding for finding in leaks if finding.name == "label-copy")
+
+
+def _of_labels(labels: np.ndarray, classes: Sequence[Any]) -> Iterator[Finding]:
+    """Yield that labels are quantities."""
+    if len(classes) > MANY_CLASSES:
+        finding = not_classes("y", list(classes), np.bincount(labels[labels >= 0], minlength=len(classes)))
+        if finding is not None and finding.name == "continuous-label":
+            yield finding
+
+
+def _silent(rows: Table, columns: Sequence[Column], open_columns: list[int]) -> Iterator[Finding]:
+    """Yield columns without a value, or with one only.
+
+    Nothing is said of columns of zeros: they are usual, as pixels that are never lit and words that are never used.
+    """
+    for j in open_columns:
+        column = columns[j]
+        nothing = column.count == 0
+        if nothing or (column.constant and column.location != 0) or len(column.categories) == 1:
+            findings, _ = check_column(column.name, rows.column(j), column.kind, declared=True)
+            yield from (finding for finding in findings if finding.name in ("empty", "constant"))
+
+
+def _alike(rows: Table, columns: Sequence[Column], open_columns: list[int], labels: np.ndarray) -> list[int]:
+    """Return the columns of which a few rows suggest that they say the same as another one, or the label [n]."""
+    few = np.linspace(0, rows.rows - 1, FEW).astype(np.intp)
+    few = few[np.argsort(labels[few], kind="stable")]  # class by class
+    changes = labels[few][1:] != labels[few][:-1]
+    if rows.numeric is not None:
+        block = rows.numeric[few][:, open_columns].astype(np.float64)
+        alike = _copies(block, columns, open_columns)
+        if not changes.all():
+            copies = ((block[1:] != block[:-1]) == changes[:, None]).all(axis=0)
+            alike += [open_columns[k] for k in np.flatnonzero(copies)]
+        return sorted(set(alike))
+    values = {j: rows.column(j)[few] for j in open_columns}
+    numbers = [j for j in open_columns if values[j].dtype.kind in "iuf"]
+    alike = []
+    if numbers:
+        alike = _copies(np.stack([values[j] for j in numbers], axis=1).astype(np.float64), columns, numbers)
+    groups: dict[tuple[int, ...], list[int]] = {(0, *np.cumsum(changes).tolist()): [-1]}  # those of the label
+    for j in open_columns:
+        if values[j].dtype.kind != "f" or (values[j][:4] % 1 == 0).all():
+            first: dict[Any, int] = {}
+            codes = tuple(first.setdefault(value, len(first)) for value in values[j].tolist())
+            if 1 < len(first) <= FEW // 2:
+                groups.setdefault(codes, []).append(j)
+    alike += [j for group in groups.values() if len(group) > 1 for j in group if j >= 0]
+    return sorted(set(alike))
+
+
+def _copies(block: np.ndarray, columns: Sequence[Column], numbers: list[int]) -> list[int]:
+    """Return the columns of numbers that may be others in another unit, by a few rows of them: [FEW, D]."""
+    described = [columns[j] for j in numbers]
+    location, scale = (
+        np.array(each) for each in zip(*((c.location, c.scale) for c in described), strict=True)
+    )
+    block = (block - location) / scale
+    block[np.isnan(block)] = 0.0
+    along = np.abs(DIRECTION @ block)
+    order = np.argsort(along)
+    close = np.diff(along[order]) <= CLOSE * along[order[1:]]
+    near = order[np.append(close, False) | np.append(False, close)]
+    return [numbers[k] for k in near if block[0, k] != block[:, k].max() or block[0, k] != block[:, k].min()]
 
 
 def _suspects(rows: Table, columns: list[int]) -> list[int]:
@@ -90,7 +193,10 @@ def _of_numbers(name: str, values: np.ndarray, step: int) -> Iterator[Finding]:
 
 
 def _of_categories(name: str, texts: list[str]) -> Iterator[Finding]:
-    if (finding := numbers_in_text(name, texts, np.ones(len(texts)))) is not None:
+    if kind_of_text(texts[:FEW], len(texts), 0, False) == "date":
+        seen = f"{len(texts):,} categories, like {shown(texts[0])}"
+        yield Finding.of("date", name, seen, example=date_example(name, texts))
+    elif (finding := numbers_in_text(name, texts, np.ones(len(texts)))) is not None:
         if finding.name != "numbers-as-text" or len(texts) > CODED:
             yield finding
     else:

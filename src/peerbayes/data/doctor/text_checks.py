@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +11,9 @@ import numpy as np
 
 from peerbayes.data.arguments import shown
 from peerbayes.data.doctor.findings import REFUSED, Finding
+from peerbayes.data.sources.date_forms import patterns_of
 from peerbayes.data.sources.flat_files import is_number
+from peerbayes.data.table import ISO_DATE
 
 # Texts that stand for a missing value. "none" and "unknown" may be categories, and so may "." in a language of symbols.
 MARKERS = frozenset(("?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "#N/A", "<NA>", "-"))
@@ -25,6 +28,9 @@ DATE = re.compile(
     r"\d{1,2}:\d\d(:\d\d.*)?|\d{1,2}[- ]?(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*[- ]?\d{2,4}",
     flags=re.IGNORECASE,
 )
+
+# Dates that are looked at for how they are written; names that TOML takes without quotes.
+MOST_DATES, BARE_KEY = 1000, re.compile(r"[A-Za-z0-9_-]+")
 
 # A column is meant to hold numbers where at least this share of its texts are plain ones, and so many of them differ:
 # "2", "4" and "more" are categories.
@@ -53,9 +59,8 @@ def text_findings(name: str, texts: Sequence[str], counts: np.ndarray, refused: 
     if written is not None and kind in ("identifier", None):
         yield replace(written, severity=severity or written.severity)
     elif kind:
-        yield Finding.of(
-            kind, name, f"{distinct:,} distinct values in {rows:,} rows, like {shown(texts[0])}", severity
-        )
+        seen = f"{distinct:,} distinct values in {rows:,} rows, like {shown(texts[0])}"
+        yield Finding.of(kind, name, seen, severity, date_example(name, texts) if kind == "date" else "")
     else:
         yield from spelling(name, texts)
 
@@ -74,6 +79,17 @@ def kind_of_text(texts: Sequence[str], distinct: int, rows: int, refused: bool) 
     if sentences and (refused or (enough and distinct >= rows / 2)):
         return "free-text"
     return "identifier" if refused or (enough and distinct >= DISTINCT_SHARE * rows) else None
+
+
+def date_example(name: str, texts: Sequence[str]) -> str:
+    """Return how [data] makes a category of a column's dates; empty where these texts have no date in them."""
+    key = name if BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+    patterns = patterns_of(texts[:MOST_DATES])
+    if not patterns and any(ISO_DATE.fullmatch(text.strip()) is None for text in texts[:MOST_DATES]):
+        return ""
+    forms = [f"month {pattern}" for pattern in patterns[:2]] or ["month"]
+    entries = " or ".join(f'dates = {{ {key} = "{form}" }}' for form in forms)
+    return f"a simulation by {entries} in [data]"
 
 
 def spelling(name: str, texts: Sequence[str]) -> Iterator[Finding]:

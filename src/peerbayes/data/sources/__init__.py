@@ -14,7 +14,7 @@ import numpy as np
 
 from peerbayes.data.registry import Registry, callable_problem
 from peerbayes.data.sources.flat_files import SUFFIXES, read_parquet, read_text
-from peerbayes.data.sources.preparation import DATES, map_labels, prepare
+from peerbayes.data.sources.preparation import map_labels, prepare
 from peerbayes.data.sources.sql import read_query
 from peerbayes.data.sources.values import check_names, plain
 from peerbayes.data.table import frame_of
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "DATES",
     "SOURCES",
     "SourceError",
     "check_names",

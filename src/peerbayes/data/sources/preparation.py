@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from peerbayes.data.arguments import shown
+from peerbayes.data.sources.date_forms import parsed_form, patterns_of
 from peerbayes.data.sources.flat_files import plain_numbers
 from peerbayes.data.sources.values import missing_columns
 from peerbayes.errors import SourceError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# What a date may become: days since 1970 and years are numbers, months and weekdays categories.
-DATES = ("days", "year", "month", "weekday")
 
 
 def prepare(
@@ -32,7 +30,8 @@ def prepare(
     """Return the table without some columns, with missing values empty, and with dates as numbers or categories.
 
     drop     names of columns to leave out
-    dates    what becomes of the dates of a column, by its name: "days" (since 1970-01-01), "year", "month", "weekday"
+    dates    what becomes of the dates of a column, by its name: "days" (since 1970-01-01), "year", "month", "weekday";
+             where they are not written like 2024-12-31, also how they are: "month %d.%m.%Y"
     missing  texts and numbers that stand for a missing value, in all columns
     """
     names = [str(name) for name in frame.columns]
@@ -107,22 +106,36 @@ def _dated(series: pd.Series, form: str, name: str) -> pd.Series:
     """Return dates as numbers or categories; what is no date is refused with its row."""
     import pandas as pd
 
+    becomes, pattern = parsed_form(f"dates.{name}", form)
+    expected = f"dates like {'2024-12-31' if pattern is None else pattern}"
     present = ~series.isna().to_numpy()
-    if series.dtype.kind in "iufb":
+    if series.dtype.kind in "iufb" and pattern is None:
         example = series[present].iloc[0] if present.any() else None
-        raise SourceError(
-            f"dates: column {name!r} holds {shown(example)}, a number; expected dates like 2024-12-31"
-        )
-    moments = pd.to_datetime(series, errors="coerce", format="ISO8601", utc=True)
+        raise SourceError(f"dates: column {name!r} holds {shown(example)}, a number; expected {expected}")
+    if series.dtype.kind == "M" or pattern is None:
+        moments = pd.to_datetime(series, errors="coerce", format="ISO8601", utc=True)
+    else:
+        moments = pd.to_datetime(_written(series, present), errors="coerce", format=pattern, utc=True)
     wrong = np.flatnonzero(moments.isna().to_numpy() & present)
     if wrong.size:
-        raise SourceError(
-            f"dates: column {name!r} holds {shown(series.iloc[int(wrong[0])])} (row {int(wrong[0]) + 1}, and "
-            f"{wrong.size - 1} more); expected dates like 2024-12-31"
+        value = series.iloc[int(wrong[0])]
+        fitting = patterns_of([value]) if pattern is None and isinstance(value, str) else []
+        todo = (
+            f'. Say how they are written: dates = {{ {name} = "{becomes} {fitting[0]}" }}' if fitting else ""
         )
-    if form == "days":
+        raise SourceError(
+            f"dates: column {name!r} holds {shown(value)} (row {int(wrong[0]) + 1}, and {wrong.size - 1} more); "
+            f"expected {expected}{todo}"
+        )
+    if becomes == "days":
         return (moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
-    if form == "year":
+    if becomes == "year":
         return moments.dt.year
-    texts = moments.dt.strftime("%m") if form == "month" else moments.dt.day_name()
+    texts = moments.dt.strftime("%m") if becomes == "month" else moments.dt.day_name()
     return texts.astype(object).where(present, None)
+
+
+def _written(series: pd.Series, present: np.ndarray) -> pd.Series:
+    """Return dates as texts without blanks at their ends; whole numbers (20241231) without a fraction."""
+    texts = series.astype(object).where(present, None)
+    return texts.map(lambda value: None if value is None else _text(value).strip())
