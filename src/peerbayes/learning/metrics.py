@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,8 +23,14 @@ from peerbayes.model.sources import averages
 # Logits held at a time while many models are evaluated: 64 MB of float64.
 LOGITS_HELD = 1 << 23
 
-# Logits above which the kernel is used, and how many it takes at a time: they stay in cache.
-LARGE, IN_CACHE = 1 << 22, 1 << 14
+# Logits of a run above which the kernel pays for being loaded (and, once on a machine, compiled).
+KERNEL_LOGITS = 1 << 30
+
+# Logits at a time that stay in the processor's cache: for the kernel, and for NumPy, whose calls cost more.
+KERNEL_CACHE, ARRAY_CACHE = 1 << 14, 1 << 16
+
+# Rows of a sparse Φ that are multiplied at a time.
+SPARSE_ROWS = 1 << 12
 
 # Entries of Φ up to which it is kept between rounds.
 FEATURES_KEPT = 1 << 24
@@ -122,6 +128,8 @@ class Sample:
     rows: Rows  # [m, Dc], [m, Dd]
     labels: np.ndarray  # [m] class index
     device: Device = NUMPY
+    run_logits: float = 0.0
+    """Logits that the run computes in all, where that is known before: whether the kernel pays."""
 
     def errors(
         self, weights: Array, soft: bool, scaling: Scaling | None = None
@@ -135,10 +143,12 @@ class Sample:
             return self._errors_with_missing(weights, soft)
         if not self.family.linear:
             self._by_scores(weights, soft, wrong, soft_loss)
-        elif self.device.name is None and not self._wide and models * classes * self.labels.size > LARGE:
+        elif self.device.name is not None:
+            self._by_array(weights, soft, wrong, soft_loss)
+        elif classes != 2 and max(self.run_logits, models * classes * self.labels.size) > KERNEL_LOGITS:
             self._by_kernel(np.ascontiguousarray(weights), soft, wrong, soft_loss)
         else:
-            self._by_array(weights, soft, wrong, soft_loss)
+            self._in_cache(np.ascontiguousarray(weights), soft, wrong, soft_loss)
         count = max(self.labels.size, 1)
         return wrong / count, soft_loss / count
 
@@ -205,7 +215,7 @@ class Sample:
         complete_rows, incomplete_rows = (
             Rows(self.rows.values[mask], self.rows.codes[mask]) for mask in (~incomplete, incomplete)
         )
-        full = Sample(self.family, complete_rows, self.labels[~incomplete], self.device)
+        full = replace(self, rows=complete_rows, labels=self.labels[~incomplete])
         return full, incomplete, complete(self.family, incomplete_rows, numbers=np.flatnonzero(incomplete))
 
     def _errors_with_missing(self, weights: Array, soft: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -236,17 +246,56 @@ class Sample:
                 soft_loss[model] += np.sum(1.0 - core.softmax(logits)[rows, self.labels])
 
     def _by_kernel(self, weights: np.ndarray, soft: bool, wrong: np.ndarray, soft_loss: np.ndarray) -> None:
+        """Add the errors of models W [N, C, K] by the kernel."""
         from peerbayes.model.kernels.block_loops import judge
 
+        for models, rows, logits in self._logits_in_cache(weights, KERNEL_CACHE):
+            judge(logits, self.labels[rows], soft, wrong[models], soft_loss[models])
+
+    def _in_cache(self, weights: np.ndarray, soft: bool, wrong: np.ndarray, soft_loss: np.ndarray) -> None:
+        """Add the errors of models W [N, C, K] by arrays that stay in cache."""
+        count = _count_errors
+        if weights.shape[1] == 2 and np.isfinite(weights).all():
+            weights, count = weights[:, 1:] - weights[:, :1], _count_errors_of_two
+        with np.errstate(over="ignore", invalid="ignore"):  # of models that diverged
+            for models, rows, logits in self._logits_in_cache(weights, ARRAY_CACHE):
+                lost = count(logits, self.labels[rows], wrong[models], soft)
+                if lost is not None:
+                    soft_loss[models] += lost
+
+    def _logits_in_cache(self, weights: np.ndarray, most: int) -> Iterator[tuple[slice, slice, np.ndarray]]:
+        """Yield at most about `most` logits at a time, [n, C, b] of models and rows, in memory that is used again."""
         models, classes, size = weights.shape
-        batch = max(1, min(models, IN_CACHE // (128 * classes)))
-        for begin, features in self._blocks(max(64, IN_CACHE // (batch * classes))):
-            transposed = np.ascontiguousarray(fetch(features).T, dtype=weights.dtype)  # [K, b]
-            labels = self.labels[begin : begin + transposed.shape[1]]
+        batch = max(1, min(models, most // (128 * classes)))
+        rows = max(64, most // (batch * classes))
+        if self._wide:
+            yield from self._sparse_logits(weights, batch, rows)
+            return
+        memory = np.empty(batch * classes * min(rows, self.labels.size), dtype=weights.dtype)
+        for begin, block in self._blocks(rows):
+            features = np.asarray(fetch(block), dtype=weights.dtype).T  # [K, b]
+            count = features.shape[1]
             for first in range(0, models, batch):
-                block = slice(first, min(first + batch, models))
-                logits = weights[block].reshape(-1, size) @ transposed
-                judge(logits.reshape(-1, classes, labels.size), labels, soft, wrong[block], soft_loss[block])
+                of_models = weights[first : first + batch].reshape(-1, size)
+                logits = memory[: len(of_models) * count].reshape(-1, count)
+                np.dot(of_models, features, out=logits)
+                models_here = slice(first, first + len(of_models) // classes)
+                yield models_here, slice(begin, begin + count), logits.reshape(-1, classes, count)
+
+    def _sparse_logits(
+        self, weights: np.ndarray, batch: int, rows: int
+    ) -> Iterator[tuple[slice, slice, np.ndarray]]:
+        """Yield the same, of a sparse Φ: some models on many rows at a time, and then fewer."""
+        models, classes, size = weights.shape
+        for first in range(0, models, batch):
+            of_models = np.ascontiguousarray(weights[first : first + batch].reshape(-1, size).T)  # [K, n·C]
+            for begin, features in self._blocks(max(rows, SPARSE_ROWS)):
+                product = features @ of_models  # [b, n·C]
+                for start in range(0, len(product), rows):
+                    logits = np.ascontiguousarray(product[start : start + rows].T)
+                    logits = logits.reshape(-1, classes, logits.shape[1])
+                    of_rows = slice(begin + start, begin + start + logits.shape[2])
+                    yield slice(first, first + len(logits)), of_rows, logits
 
     def _by_array(self, weights: Array, soft: bool, wrong: np.ndarray, soft_loss: np.ndarray) -> None:
         xp = array_namespace(weights)
@@ -287,6 +336,54 @@ class Sample:
         )
 
 
+# --- errors of models whose logits [N, C, b] of b rows lie in cache, where they are overwritten
+
+
+def _count_errors(logits: np.ndarray, labels: np.ndarray, wrong: np.ndarray, soft: bool) -> np.ndarray | None:
+    """Add the rows predicted wrongly to `wrong` [N]; return Σ 1 − p(y|x) of each model [N] if `soft`.
+
+    The highest logit of the other classes is compared with that of the label. Where neither is higher, because they are
+    equal or no numbers, `argmax` decides: of equal ones the first counts.
+    """
+    rows = np.arange(labels.size)
+    own = logits[:, labels, rows]
+    logits[:, labels, rows] = -np.inf
+    others = logits.max(axis=1)
+    right = own > others
+    undecided = ~(right | (own < others))
+    if undecided.any():
+        model, row = np.nonzero(undecided)
+        classes = logits[model, :, row]
+        classes[np.arange(row.size), labels[row]] = own[model, row]
+        right[model, row] = classes.argmax(axis=1) == labels[row]
+    wrong += labels.size - np.count_nonzero(right, axis=1)
+    if not soft:
+        return None
+    top = np.maximum(own, others)
+    logits -= top[:, None]
+    own -= top
+    rest = np.exp(logits, out=logits).sum(axis=1)
+    own = np.exp(own, out=own)
+    own += rest
+    lost: np.ndarray = np.divide(rest, own, out=rest).sum(axis=1, dtype=np.float64)
+    return lost
+
+
+def _count_errors_of_two(
+    logits: np.ndarray, labels: np.ndarray, wrong: np.ndarray, soft: bool
+) -> np.ndarray | None:
+    """Do the same for two classes, of which only the difference of the logits is given: [N, 1, b]."""
+    difference, second = logits[:, 0], labels == 1
+    wrong += np.count_nonzero((difference > 0) != second, axis=1)
+    if not soft:
+        return None
+    difference *= np.where(second, 1.0, -1.0)
+    lost = np.exp(difference, out=difference)  # 1 − p = 1 / (1 + exp(logit of the label − that of the other))
+    lost += 1.0
+    total: np.ndarray = np.reciprocal(lost, out=lost).sum(axis=1, dtype=np.float64)
+    return total
+
+
 def disagreement(stats: Array, mean: Array) -> Array:
     """Return ‖S_v − S̄‖ / ‖S̄‖, S̄ the mean over peers: [N, C, K], [C, K] -> [N]."""
     xp = array_namespace(stats)
@@ -312,6 +409,12 @@ def sample(
     return Sample(family, rows, labels, device)
 
 
+def run_logits(models: int, classes: int, rows: int, rounds: int, evaluate_every: int) -> float:
+    """Return the logits of a run that evaluates so many models on so many rows, also after its last round."""
+    evaluations = 1 + (rounds // evaluate_every if evaluate_every else 0)
+    return float(models) * classes * rows * evaluations
+
+
 def judged(
     stats: Array,
     mean: Array,
@@ -325,6 +428,9 @@ def judged(
 
     `mean` is the mean over all peers [C, K], also over those not in `stats`; `scaling` that of their logits.
     """
+    if len(stats) > 1 and isinstance(stats, np.ndarray) and stats.strides[0] == 0:  # all have the same model
+        once = judged(stats[:1], mean, of_weights, family, train, test, scaling)
+        return np.repeat(once, len(stats), axis=1)
     figures = []
     batch = max(1, STATISTICS_AT_ONCE // max(1, math.prod(stats.shape[1:])))
     for first in range(0, len(stats), batch):
