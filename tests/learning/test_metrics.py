@@ -19,8 +19,16 @@ def counted_by_hand(sample, weights):
     return wrong.mean(axis=1), 1.0 - likely[:, rows, sample.labels].mean(axis=1)
 
 
-WAYS = {"arrays": 1 << 62, "kernel": 0}
-"""Logits above which the kernel counts."""
+WAYS = {"arrays": (1 << 62, 1 << 62), "apart": (1 << 62, 1), "kernel": (0, 1 << 62)}
+"""Logits above which the kernel counts, and models times rows of a class from which classes are counted apart."""
+
+
+def take(way, monkeypatch):
+    """Let errors be counted in one of these ways."""
+    logits, apart = WAYS[way]
+    monkeypatch.setattr(metrics, "KERNEL_LOGITS", logits)
+    monkeypatch.setattr(metrics, "KERNEL_CLASSES", 0)
+    monkeypatch.setattr(metrics, "CLASS_BY_CLASS", apart)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -36,7 +44,7 @@ def test_errors_are_counted_as_by_hand(way, classes, marked, monkeypatch):
     sample = metrics.Sample(family, rows, rng.integers(0, max(1, classes - 2), 301))
     weights = rng.normal(size=(9, classes, family.size))
     expected = counted_by_hand(sample, weights)
-    monkeypatch.setattr(metrics, "KERNEL_LOGITS", WAYS[way])
+    take(way, monkeypatch)
     for held in (1, 1000, 1 << 20):
         monkeypatch.setattr(metrics, "KERNEL_CACHE", held)
         monkeypatch.setattr(metrics, "ARRAY_CACHE", held)
@@ -61,16 +69,17 @@ def test_of_equal_scores_the_first_counts(way, classes, monkeypatch):
     weights[0] = 0.0
     expected = counted_by_hand(sample, weights)
     assert expected[0][0] == np.mean(sample.labels != 0)
-    monkeypatch.setattr(metrics, "KERNEL_LOGITS", WAYS[way])
+    take(way, monkeypatch)
     for soft in (True, False):
         wrong, lost = sample.errors(weights, soft=soft)
         np.testing.assert_array_equal(wrong, expected[0])
         np.testing.assert_allclose(lost, expected[1] if soft else 0.0, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("way", ["arrays", "apart"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300])
 @pytest.mark.parametrize("classes", [2, 4])
-def test_models_that_diverged_are_counted_as_by_hand(classes, bad):
+def test_models_that_diverged_are_counted_as_by_hand(way, classes, bad, monkeypatch):
     """Logits that are no numbers, of all classes or of one; the errors of other models stay."""
     rng = np.random.default_rng(3)
     family = NaiveBayes(continuous=2)
@@ -79,6 +88,7 @@ def test_models_that_diverged_are_counted_as_by_hand(classes, bad):
     weights = rng.normal(size=(3, classes, family.size))
     weights[1] = bad
     weights[2, classes - 1, 0] = bad
+    take(way, monkeypatch)
     with np.errstate(invalid="ignore"):
         expected = counted_by_hand(sample, weights)
     wrong, lost = sample.errors(weights, soft=True)
@@ -95,8 +105,8 @@ def test_a_sparse_table_is_counted_as_by_hand(monkeypatch):
     sample = metrics.Sample(family, Rows(rng.normal(size=(150, 1)), codes), rng.integers(0, 4, 150))
     weights = rng.normal(size=(7, 4, family.size))
     expected = counted_by_hand(sample, weights)
-    for way, held, at_once in itertools.product(WAYS.values(), (1, 700, 1 << 20), (1, 100, 1 << 12)):
-        monkeypatch.setattr(metrics, "KERNEL_LOGITS", way)
+    for way, held, at_once in itertools.product(WAYS, (1, 700, 1 << 20), (1, 100, 1 << 12)):
+        take(way, monkeypatch)
         monkeypatch.setattr(metrics, "KERNEL_CACHE", held)
         monkeypatch.setattr(metrics, "ARRAY_CACHE", held)
         monkeypatch.setattr(metrics, "SPARSE_ROWS", at_once)

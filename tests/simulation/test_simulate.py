@@ -306,6 +306,7 @@ def test_blocks_of_peers_give_the_same_run(strategy, family, monkeypatch):
 
 def test_the_whole_run_decides_whether_the_kernel_pays(monkeypatch):
     """As many evaluations as there are, of all peers on all rows; its figures are those of arrays."""
+    monkeypatch.setattr(metrics, "KERNEL_CLASSES", 3)
     ways = []
     for way in ("_by_kernel", "_in_cache"):
         count = getattr(metrics.Sample, way)

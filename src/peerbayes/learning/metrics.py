@@ -24,10 +24,18 @@ from peerbayes.model.sources import averages
 LOGITS_HELD = 1 << 23
 
 # Logits of a run above which the kernel pays for being loaded (and, once on a machine, compiled).
-KERNEL_LOGITS = 1 << 30
+# Of fewer classes it counts no faster than arrays do.
+KERNEL_LOGITS, KERNEL_CLASSES = 1 << 30, 6
 
 # Logits at a time that stay in the processor's cache: for the kernel, and for NumPy, whose calls cost more.
 KERNEL_CACHE, ARRAY_CACHE = 1 << 14, 1 << 16
+
+# Models times rows of a class from which rows are taken class by class: picking each row's own logit costs more than
+# products of fewer rows.
+CLASS_BY_CLASS = 1 << 11
+
+# Natural weights of models that did not diverge: their logits are numbers.
+TAME = 1e30
 
 # Rows of a sparse Φ that are multiplied at a time.
 SPARSE_ROWS = 1 << 12
@@ -138,6 +146,7 @@ class Sample:
         if scaling is not None:
             return self._scaled_errors(weights, scaling)
         models, classes, _ = weights.shape
+        work = max(self.run_logits, models * classes * self.labels.size)
         wrong, soft_loss = np.zeros(models), np.zeros(models)
         if self._incomplete is not None:
             return self._errors_with_missing(weights, soft)
@@ -145,7 +154,7 @@ class Sample:
             self._by_scores(weights, soft, wrong, soft_loss)
         elif self.device.name is not None:
             self._by_array(weights, soft, wrong, soft_loss)
-        elif classes != 2 and max(self.run_logits, models * classes * self.labels.size) > KERNEL_LOGITS:
+        elif classes >= KERNEL_CLASSES and work > KERNEL_LOGITS:
             self._by_kernel(np.ascontiguousarray(weights), soft, wrong, soft_loss)
         else:
             self._in_cache(np.ascontiguousarray(weights), soft, wrong, soft_loss)
@@ -200,11 +209,10 @@ class Sample:
             return logits
         if not self.family.linear:
             return self._scored(weights, 1)
-        blocks = [
-            (features if self._wide else fetch(features)) @ weights.T
-            for _, features in self._blocks(LOGITS_HELD // len(weights))
-        ]
-        return np.concatenate(blocks).astype(np.float64)
+        logits = np.empty((self.labels.size, len(weights)))
+        for block, features in self._blocks(LOGITS_HELD // len(weights)):
+            logits[self._order[block]] = (features if self._wide else fetch(features)) @ weights.T
+        return logits
 
     @cached_property
     def _incomplete(self) -> tuple[Sample, np.ndarray, Completion] | None:
@@ -250,37 +258,45 @@ class Sample:
         from peerbayes.model.kernels.block_loops import judge
 
         for models, rows, logits in self._logits_in_cache(weights, KERNEL_CACHE):
-            judge(logits, self.labels[rows], soft, wrong[models], soft_loss[models])
+            judge(logits, self._sorted_labels[rows], soft, wrong[models], soft_loss[models])
 
     def _in_cache(self, weights: np.ndarray, soft: bool, wrong: np.ndarray, soft_loss: np.ndarray) -> None:
         """Add the errors of models W [N, C, K] by arrays that stay in cache."""
-        count = _count_errors
-        if weights.shape[1] == 2 and np.isfinite(weights).all():
-            weights, count = weights[:, 1:] - weights[:, :1], _count_errors_of_two
+        models, classes, _ = weights.shape
+        count, apart = _count_errors, False
+        if np.abs(weights).max(initial=0.0) < TAME:
+            apart = 2 < classes <= models * self.labels.size // CLASS_BY_CLASS and not self._wide
+            if classes == 2:
+                weights, count = weights[:, 1:] - weights[:, :1], _count_errors_of_two
+            elif apart:
+                count = _count_errors_of_one
         with np.errstate(over="ignore", invalid="ignore"):  # of models that diverged
-            for models, rows, logits in self._logits_in_cache(weights, ARRAY_CACHE):
-                lost = count(logits, self.labels[rows], wrong[models], soft)
+            for block, rows, logits in self._logits_in_cache(weights, ARRAY_CACHE, apart):
+                lost = count(logits, self._sorted_labels[rows], wrong[block], soft)
                 if lost is not None:
-                    soft_loss[models] += lost
+                    soft_loss[block] += lost
 
-    def _logits_in_cache(self, weights: np.ndarray, most: int) -> Iterator[tuple[slice, slice, np.ndarray]]:
-        """Yield at most about `most` logits at a time, [n, C, b] of models and rows, in memory that is used again."""
+    def _logits_in_cache(
+        self, weights: np.ndarray, most: int, apart: bool = False
+    ) -> Iterator[tuple[slice, slice, np.ndarray]]:
+        """Yield about `most` logits at a time, [n, C, b] of models and sorted rows, in memory that is used again."""
         models, classes, size = weights.shape
         batch = max(1, min(models, most // (128 * classes)))
         rows = max(64, most // (batch * classes))
         if self._wide:
             yield from self._sparse_logits(weights, batch, rows)
             return
-        memory = np.empty(batch * classes * min(rows, self.labels.size), dtype=weights.dtype)
-        for begin, block in self._blocks(rows):
-            features = np.asarray(fetch(block), dtype=weights.dtype).T  # [K, b]
+        memory = np.empty(max(most, rows * classes), dtype=weights.dtype)
+        for block, block_features in self._blocks(rows, apart):
+            features = np.asarray(fetch(block_features), dtype=weights.dtype).T  # [K, b]
             count = features.shape[1]
+            batch = max(1, most // (classes * count))
             for first in range(0, models, batch):
                 of_models = weights[first : first + batch].reshape(-1, size)
                 logits = memory[: len(of_models) * count].reshape(-1, count)
                 np.dot(of_models, features, out=logits)
                 models_here = slice(first, first + len(of_models) // classes)
-                yield models_here, slice(begin, begin + count), logits.reshape(-1, classes, count)
+                yield models_here, block, logits.reshape(-1, classes, count)
 
     def _sparse_logits(
         self, weights: np.ndarray, batch: int, rows: int
@@ -289,19 +305,19 @@ class Sample:
         models, classes, size = weights.shape
         for first in range(0, models, batch):
             of_models = np.ascontiguousarray(weights[first : first + batch].reshape(-1, size).T)  # [K, n·C]
-            for begin, features in self._blocks(max(rows, SPARSE_ROWS)):
+            for block, features in self._blocks(max(rows, SPARSE_ROWS)):
                 product = features @ of_models  # [b, n·C]
                 for start in range(0, len(product), rows):
                     logits = np.ascontiguousarray(product[start : start + rows].T)
                     logits = logits.reshape(-1, classes, logits.shape[1])
-                    of_rows = slice(begin + start, begin + start + logits.shape[2])
+                    of_rows = slice(block.start + start, block.start + start + logits.shape[2])
                     yield slice(first, first + len(logits)), of_rows, logits
 
     def _by_array(self, weights: Array, soft: bool, wrong: np.ndarray, soft_loss: np.ndarray) -> None:
         xp = array_namespace(weights)
         models, classes, size = weights.shape
-        for begin, features in self._blocks(max(1, LOGITS_HELD // classes)):
-            labels = self.labels[begin : begin + features.shape[0]]
+        for rows, features in self._blocks(max(1, LOGITS_HELD // classes)):
+            labels = self._sorted_labels[rows]
             one_hot = self.device.put(core.one_hot(labels, classes))[:, None, :]  # [b, 1, C]
             batch = max(1, LOGITS_HELD // (labels.size * classes))
             for first in range(0, models, batch):
@@ -318,22 +334,38 @@ class Sample:
         """Whether Φ is sparse."""
         return self.family.wide and self.device == NUMPY
 
-    def _blocks(self, size: int) -> Iterator[tuple[int, Any]]:
-        """Yield blocks of Φ with `size` rows each, and the index of their first row."""
-        for begin in range(0, self.labels.size, size):
-            block = slice(begin, begin + size)
-            if self._wide or self.labels.size * self.family.size <= FEATURES_KEPT:
-                yield begin, self._features[block]
-            else:
-                rows = Rows(self.rows.values[block], self.rows.codes[block])
-                yield begin, self.device.put(self.family.features(rows))
+    @cached_property
+    def _order(self) -> np.ndarray:
+        """The rows sorted by class: [m]."""
+        return np.argsort(self.labels, kind="stable")
+
+    @cached_property
+    def _sorted_labels(self) -> np.ndarray:
+        """The labels of the sorted rows: [m]."""
+        return self.labels[self._order]
+
+    def _blocks(self, size: int, apart: bool = False) -> Iterator[tuple[slice, Any]]:
+        """Yield blocks of sorted rows and their Φ, at most `size` rows each; those of one class if `apart`."""
+        ends = [self.labels.size]
+        if apart:
+            ends = [*np.flatnonzero(np.diff(self._sorted_labels)) + 1, *ends]
+        for begin, end in zip([0, *ends[:-1]], ends, strict=True):
+            for start in range(begin, end, size):
+                block = slice(start, min(start + size, end))
+                if self._wide or self.labels.size * self.family.size <= FEATURES_KEPT:
+                    yield block, self._features[block]
+                else:
+                    yield block, self.device.put(self.family.features(self._sorted_rows(block)))
+
+    def _sorted_rows(self, block: slice) -> Rows:
+        rows = self._order[block]
+        return Rows(self.rows.values[rows], self.rows.codes[rows])
 
     @cached_property
     def _features(self) -> Any:
-        """Φ [m, K]: an array on the device or, where it is mostly zeros, a sparse matrix."""
-        return (
-            self.family.sparse(self.rows) if self._wide else self.device.put(self.family.features(self.rows))
-        )
+        """Φ [m, K] of the sorted rows: an array on the device or, where it is mostly zeros, a sparse matrix."""
+        rows = self._sorted_rows(slice(None))
+        return self.family.sparse(rows) if self._wide else self.device.put(self.family.features(rows))
 
 
 # --- errors of models whose logits [N, C, b] of b rows lie in cache, where they are overwritten
@@ -356,7 +388,7 @@ def _count_errors(logits: np.ndarray, labels: np.ndarray, wrong: np.ndarray, sof
         classes = logits[model, :, row]
         classes[np.arange(row.size), labels[row]] = own[model, row]
         right[model, row] = classes.argmax(axis=1) == labels[row]
-    wrong += labels.size - np.count_nonzero(right, axis=1)
+    wrong += labels.size - np.add.reduce(right, axis=1)
     if not soft:
         return None
     top = np.maximum(own, others)
@@ -369,12 +401,36 @@ def _count_errors(logits: np.ndarray, labels: np.ndarray, wrong: np.ndarray, sof
     return lost
 
 
+def _count_errors_of_one(
+    logits: np.ndarray, labels: np.ndarray, wrong: np.ndarray, soft: bool
+) -> np.ndarray | None:
+    """Do the same for rows of one class, and logits that are numbers: classes before it win also where equal."""
+    index, count = int(labels[0]), labels.size
+    own = top = logits[:, index]
+    right = np.ones(own.shape, dtype=bool)
+    if index > 0:
+        top = logits[:, :index].max(axis=1)
+        right &= own > top
+    if index < logits.shape[1] - 1:
+        later = logits[:, index + 1 :].max(axis=1)
+        right &= own >= later
+        top = np.maximum(top, later, out=later)
+    wrong += count - np.add.reduce(right, axis=1)
+    if not soft:
+        return None
+    logits -= np.maximum(top, own)[:, None]
+    likely = np.add.reduce(np.exp(logits, out=logits), axis=1)
+    np.divide(own, likely, out=likely)  # own is a part of the logits
+    lost: np.ndarray = count - np.add.reduce(likely, axis=1, dtype=np.float64)
+    return lost
+
+
 def _count_errors_of_two(
     logits: np.ndarray, labels: np.ndarray, wrong: np.ndarray, soft: bool
 ) -> np.ndarray | None:
     """Do the same for two classes, of which only the difference of the logits is given: [N, 1, b]."""
     difference, second = logits[:, 0], labels == 1
-    wrong += np.count_nonzero((difference > 0) != second, axis=1)
+    wrong += np.add.reduce((difference > 0) != second, axis=1)
     if not soft:
         return None
     difference *= np.where(second, 1.0, -1.0)
