@@ -16,10 +16,12 @@ from pathlib import Path
 
 import first_call
 import predictions
+import simulate
 
 BENCHMARKS: dict[str, tuple[str, Callable[[], int]]] = {
     "first_call.py": ("What the first calls of a process cost", first_call.main),
     "predictions.py": ("Predictions and fits beside scikit-learn's", predictions.main),
+    "simulate.py": ("Simulations beside a plain script, and beside their bare products", simulate.main),
 }
 
 HEAD = """# Performance
