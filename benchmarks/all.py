@@ -16,12 +16,14 @@ from pathlib import Path
 
 import first_call
 import predictions
+import simulate
 import study
 
 BENCHMARKS: dict[str, tuple[str, Callable[[], int]]] = {
     "first_call.py": ("What the first calls of a process cost", first_call.main),
     "predictions.py": ("Predictions and fits beside scikit-learn's", predictions.main),
     "study.py": ("What a study costs beside bare calls", study.main),
+    "simulate.py": ("Simulations beside a plain script, and beside their bare products", simulate.main),
 }
 
 WITH_ROWS = ("predictions.py", "study.py")  # those that have the option

@@ -304,26 +304,44 @@ def test_blocks_of_peers_give_the_same_run(strategy, family, monkeypatch):
     np.testing.assert_allclose(blocks.records, whole.records, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("classes", [1, 2, 5])
-def test_the_judging_kernel_counts_as_arrays_do(classes, monkeypatch):
-    """Also where models cannot decide: of equal scores the first counts."""
-    rng = np.random.default_rng(classes)
-    family = NaiveBayes(continuous=3)
-    rows = Rows(rng.normal(size=(300, 3)), np.zeros((300, 0), dtype=np.int64))
-    weights = np.concatenate(
-        [rng.normal(size=(9, classes, family.size)), np.zeros((2, classes, family.size))]
-    )
-    sample = metrics.Sample(family, rows, rng.integers(0, classes, 300))
-    plain = sample.errors(weights, soft=True)
-    monkeypatch.setattr(metrics, "LARGE", 0)
-    monkeypatch.setattr(metrics, "IN_CACHE", 1000)
-    for soft in (True, False):
-        wrong, lost = sample.errors(weights, soft=soft)
-        np.testing.assert_allclose(wrong, plain[0], atol=1e-12)
-        np.testing.assert_allclose(lost, plain[1] if soft else 0.0, atol=1e-12)
-    wrong, lost = sample.errors(weights.astype(np.float32), soft=True)
-    np.testing.assert_allclose(wrong, plain[0], atol=2 / 300)
-    np.testing.assert_allclose(lost, plain[1], atol=1e-5)
+def test_the_whole_run_decides_whether_the_kernel_pays(monkeypatch):
+    """As many evaluations as there are, of all peers on all rows; its figures are those of arrays."""
+    monkeypatch.setattr(metrics, "KERNEL_CLASSES", 3)
+    ways = []
+    for way in ("_by_kernel", "_in_cache"):
+        count = getattr(metrics.Sample, way)
+
+        def noted(*arguments, way=way, count=count):
+            ways.append(way)
+            return count(*arguments)
+
+        monkeypatch.setattr(metrics.Sample, way, noted)
+    judged_rows = len(WINE[1])  # training and test rows
+    run_logits = 8 * 3 * judged_rows * (1 + QUICK["rounds"])
+    assert metrics.run_logits(8, 3, judged_rows, QUICK["rounds"], 1) == run_logits
+    assert metrics.run_logits(8, 3, judged_rows, 64, 0) == 8 * 3 * judged_rows
+    runs = []
+    for logits, way in ((run_logits, "_in_cache"), (run_logits - 1, "_by_kernel")):
+        monkeypatch.setattr(metrics, "KERNEL_LOGITS", logits)
+        ways.clear()
+        runs.append(pb.simulate(*WINE, **QUICK))
+        assert set(ways) == {way}
+    np.testing.assert_allclose(runs[0].records, runs[1].records, rtol=1e-12, atol=1e-12)
+
+
+def test_peers_that_all_have_one_model_are_evaluated_once(monkeypatch):
+    models = []
+    errors = metrics.Sample.errors
+
+    def noted(self, weights, *arguments, **settings):
+        models.append(len(weights))
+        return errors(self, weights, *arguments, **settings)
+
+    monkeypatch.setattr(metrics.Sample, "errors", noted)
+    run = pb.simulate(*WINE, **{**QUICK, "strategy": "tree-sum", "references": False})
+    assert set(models) == {1}
+    each = run.history.groupby("round")[["train_error", "test_error", "soft_error", "disagreement"]]
+    assert (each.nunique() == 1).all(axis=None) and run.stats.flags.writeable
 
 
 def judged_sample(rows=40, models=7, classes=3):

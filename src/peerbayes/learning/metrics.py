@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,8 +23,22 @@ from peerbayes.model.sources import averages
 # Logits held at a time while many models are evaluated: 64 MB of float64.
 LOGITS_HELD = 1 << 23
 
-# Logits above which the kernel is used, and how many it takes at a time: they stay in cache.
-LARGE, IN_CACHE = 1 << 22, 1 << 14
+# Logits of a run above which the kernel pays for being loaded (and, once on a machine, compiled).
+# Of fewer classes it counts no faster than arrays do.
+KERNEL_LOGITS, KERNEL_CLASSES = 1 << 30, 6
+
+# Logits at a time that stay in the processor's cache: for the kernel, and for NumPy, whose calls cost more.
+KERNEL_CACHE, ARRAY_CACHE = 1 << 14, 1 << 16
+
+# Models times rows of a class from which rows are taken class by class: picking each row's own logit costs more than
+# products of fewer rows.
+CLASS_BY_CLASS = 1 << 11
+
+# Natural weights of models that did not diverge: their logits are numbers.
+TAME = 1e30
+
+# Rows of a sparse Φ that are multiplied at a time.
+SPARSE_ROWS = 1 << 12
 
 # Entries of Φ up to which it is kept between rounds.
 FEATURES_KEPT = 1 << 24
@@ -122,6 +136,8 @@ class Sample:
     rows: Rows  # [m, Dc], [m, Dd]
     labels: np.ndarray  # [m] class index
     device: Device = NUMPY
+    run_logits: float = 0.0
+    """Logits that the run computes in all, where that is known before: whether the kernel pays."""
 
     def errors(
         self, weights: Array, soft: bool, scaling: Scaling | None = None
@@ -130,15 +146,18 @@ class Sample:
         if scaling is not None:
             return self._scaled_errors(weights, scaling)
         models, classes, _ = weights.shape
+        work = max(self.run_logits, models * classes * self.labels.size)
         wrong, soft_loss = np.zeros(models), np.zeros(models)
         if self._incomplete is not None:
             return self._errors_with_missing(weights, soft)
         if not self.family.linear:
             self._by_scores(weights, soft, wrong, soft_loss)
-        elif self.device.name is None and not self._wide and models * classes * self.labels.size > LARGE:
+        elif self.device.name is not None:
+            self._by_array(weights, soft, wrong, soft_loss)
+        elif classes >= KERNEL_CLASSES and work > KERNEL_LOGITS:
             self._by_kernel(np.ascontiguousarray(weights), soft, wrong, soft_loss)
         else:
-            self._by_array(weights, soft, wrong, soft_loss)
+            self._in_cache(np.ascontiguousarray(weights), soft, wrong, soft_loss)
         count = max(self.labels.size, 1)
         return wrong / count, soft_loss / count
 
@@ -190,11 +209,10 @@ class Sample:
             return logits
         if not self.family.linear:
             return self._scored(weights, 1)
-        blocks = [
-            (features if self._wide else fetch(features)) @ weights.T
-            for _, features in self._blocks(LOGITS_HELD // len(weights))
-        ]
-        return np.concatenate(blocks).astype(np.float64)
+        logits = np.empty((self.labels.size, len(weights)))
+        for block, features in self._blocks(LOGITS_HELD // len(weights)):
+            logits[self._order[block]] = (features if self._wide else fetch(features)) @ weights.T
+        return logits
 
     @cached_property
     def _incomplete(self) -> tuple[Sample, np.ndarray, Completion] | None:
@@ -205,7 +223,7 @@ class Sample:
         complete_rows, incomplete_rows = (
             Rows(self.rows.values[mask], self.rows.codes[mask]) for mask in (~incomplete, incomplete)
         )
-        full = Sample(self.family, complete_rows, self.labels[~incomplete], self.device)
+        full = replace(self, rows=complete_rows, labels=self.labels[~incomplete])
         return full, incomplete, complete(self.family, incomplete_rows, numbers=np.flatnonzero(incomplete))
 
     def _errors_with_missing(self, weights: Array, soft: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -236,23 +254,70 @@ class Sample:
                 soft_loss[model] += np.sum(1.0 - core.softmax(logits)[rows, self.labels])
 
     def _by_kernel(self, weights: np.ndarray, soft: bool, wrong: np.ndarray, soft_loss: np.ndarray) -> None:
+        """Add the errors of models W [N, C, K] by the kernel."""
         from peerbayes.model.kernels.block_loops import judge
 
+        for models, rows, logits in self._logits_in_cache(weights, KERNEL_CACHE):
+            judge(logits, self._sorted_labels[rows], soft, wrong[models], soft_loss[models])
+
+    def _in_cache(self, weights: np.ndarray, soft: bool, wrong: np.ndarray, soft_loss: np.ndarray) -> None:
+        """Add the errors of models W [N, C, K] by arrays that stay in cache."""
+        models, classes, _ = weights.shape
+        count, apart = _count_errors, False
+        if np.abs(weights).max(initial=0.0) < TAME:
+            apart = 2 < classes <= models * self.labels.size // CLASS_BY_CLASS and not self._wide
+            if classes == 2:
+                weights, count = weights[:, 1:] - weights[:, :1], _count_errors_of_two
+            elif apart:
+                count = _count_errors_of_one
+        with np.errstate(over="ignore", invalid="ignore"):  # of models that diverged
+            for block, rows, logits in self._logits_in_cache(weights, ARRAY_CACHE, apart):
+                lost = count(logits, self._sorted_labels[rows], wrong[block], soft)
+                if lost is not None:
+                    soft_loss[block] += lost
+
+    def _logits_in_cache(
+        self, weights: np.ndarray, most: int, apart: bool = False
+    ) -> Iterator[tuple[slice, slice, np.ndarray]]:
+        """Yield about `most` logits at a time, [n, C, b] of models and sorted rows, in memory that is used again."""
         models, classes, size = weights.shape
-        batch = max(1, min(models, IN_CACHE // (128 * classes)))
-        for begin, features in self._blocks(max(64, IN_CACHE // (batch * classes))):
-            transposed = np.ascontiguousarray(fetch(features).T, dtype=weights.dtype)  # [K, b]
-            labels = self.labels[begin : begin + transposed.shape[1]]
+        batch = max(1, min(models, most // (128 * classes)))
+        rows = max(64, most // (batch * classes))
+        if self._wide:
+            yield from self._sparse_logits(weights, batch, rows)
+            return
+        memory = np.empty(max(most, rows * classes), dtype=weights.dtype)
+        for block, block_features in self._blocks(rows, apart):
+            features = np.asarray(fetch(block_features), dtype=weights.dtype).T  # [K, b]
+            count = features.shape[1]
+            batch = max(1, most // (classes * count))
             for first in range(0, models, batch):
-                block = slice(first, min(first + batch, models))
-                logits = weights[block].reshape(-1, size) @ transposed
-                judge(logits.reshape(-1, classes, labels.size), labels, soft, wrong[block], soft_loss[block])
+                of_models = weights[first : first + batch].reshape(-1, size)
+                logits = memory[: len(of_models) * count].reshape(-1, count)
+                np.dot(of_models, features, out=logits)
+                models_here = slice(first, first + len(of_models) // classes)
+                yield models_here, block, logits.reshape(-1, classes, count)
+
+    def _sparse_logits(
+        self, weights: np.ndarray, batch: int, rows: int
+    ) -> Iterator[tuple[slice, slice, np.ndarray]]:
+        """Yield the same, of a sparse Φ: some models on many rows at a time, and then fewer."""
+        models, classes, size = weights.shape
+        for first in range(0, models, batch):
+            of_models = np.ascontiguousarray(weights[first : first + batch].reshape(-1, size).T)  # [K, n·C]
+            for block, features in self._blocks(max(rows, SPARSE_ROWS)):
+                product = features @ of_models  # [b, n·C]
+                for start in range(0, len(product), rows):
+                    logits = np.ascontiguousarray(product[start : start + rows].T)
+                    logits = logits.reshape(-1, classes, logits.shape[1])
+                    of_rows = slice(block.start + start, block.start + start + logits.shape[2])
+                    yield slice(first, first + len(logits)), of_rows, logits
 
     def _by_array(self, weights: Array, soft: bool, wrong: np.ndarray, soft_loss: np.ndarray) -> None:
         xp = array_namespace(weights)
         models, classes, size = weights.shape
-        for begin, features in self._blocks(max(1, LOGITS_HELD // classes)):
-            labels = self.labels[begin : begin + features.shape[0]]
+        for rows, features in self._blocks(max(1, LOGITS_HELD // classes)):
+            labels = self._sorted_labels[rows]
             one_hot = self.device.put(core.one_hot(labels, classes))[:, None, :]  # [b, 1, C]
             batch = max(1, LOGITS_HELD // (labels.size * classes))
             for first in range(0, models, batch):
@@ -269,22 +334,110 @@ class Sample:
         """Whether Φ is sparse."""
         return self.family.wide and self.device == NUMPY
 
-    def _blocks(self, size: int) -> Iterator[tuple[int, Any]]:
-        """Yield blocks of Φ with `size` rows each, and the index of their first row."""
-        for begin in range(0, self.labels.size, size):
-            block = slice(begin, begin + size)
-            if self._wide or self.labels.size * self.family.size <= FEATURES_KEPT:
-                yield begin, self._features[block]
-            else:
-                rows = Rows(self.rows.values[block], self.rows.codes[block])
-                yield begin, self.device.put(self.family.features(rows))
+    @cached_property
+    def _order(self) -> np.ndarray:
+        """The rows sorted by class: [m]."""
+        return np.argsort(self.labels, kind="stable")
+
+    @cached_property
+    def _sorted_labels(self) -> np.ndarray:
+        """The labels of the sorted rows: [m]."""
+        return self.labels[self._order]
+
+    def _blocks(self, size: int, apart: bool = False) -> Iterator[tuple[slice, Any]]:
+        """Yield blocks of sorted rows and their Φ, at most `size` rows each; those of one class if `apart`."""
+        ends = [self.labels.size]
+        if apart:
+            ends = [*np.flatnonzero(np.diff(self._sorted_labels)) + 1, *ends]
+        for begin, end in zip([0, *ends[:-1]], ends, strict=True):
+            for start in range(begin, end, size):
+                block = slice(start, min(start + size, end))
+                if self._wide or self.labels.size * self.family.size <= FEATURES_KEPT:
+                    yield block, self._features[block]
+                else:
+                    yield block, self.device.put(self.family.features(self._sorted_rows(block)))
+
+    def _sorted_rows(self, block: slice) -> Rows:
+        rows = self._order[block]
+        return Rows(self.rows.values[rows], self.rows.codes[rows])
 
     @cached_property
     def _features(self) -> Any:
-        """Φ [m, K]: an array on the device or, where it is mostly zeros, a sparse matrix."""
-        return (
-            self.family.sparse(self.rows) if self._wide else self.device.put(self.family.features(self.rows))
-        )
+        """Φ [m, K] of the sorted rows: an array on the device or, where it is mostly zeros, a sparse matrix."""
+        rows = self._sorted_rows(slice(None))
+        return self.family.sparse(rows) if self._wide else self.device.put(self.family.features(rows))
+
+
+# --- errors of models whose logits [N, C, b] of b rows lie in cache, where they are overwritten
+
+
+def _count_errors(logits: np.ndarray, labels: np.ndarray, wrong: np.ndarray, soft: bool) -> np.ndarray | None:
+    """Add the rows predicted wrongly to `wrong` [N]; return Σ 1 − p(y|x) of each model [N] if `soft`.
+
+    The highest logit of the other classes is compared with that of the label. Where neither is higher, because they are
+    equal or no numbers, `argmax` decides: of equal ones the first counts.
+    """
+    rows = np.arange(labels.size)
+    own = logits[:, labels, rows]
+    logits[:, labels, rows] = -np.inf
+    others = logits.max(axis=1)
+    right = own > others
+    undecided = ~(right | (own < others))
+    if undecided.any():
+        model, row = np.nonzero(undecided)
+        classes = logits[model, :, row]
+        classes[np.arange(row.size), labels[row]] = own[model, row]
+        right[model, row] = classes.argmax(axis=1) == labels[row]
+    wrong += labels.size - np.add.reduce(right, axis=1)
+    if not soft:
+        return None
+    top = np.maximum(own, others)
+    logits -= top[:, None]
+    own -= top
+    rest = np.exp(logits, out=logits).sum(axis=1)
+    own = np.exp(own, out=own)
+    own += rest
+    lost: np.ndarray = np.divide(rest, own, out=rest).sum(axis=1, dtype=np.float64)
+    return lost
+
+
+def _count_errors_of_one(
+    logits: np.ndarray, labels: np.ndarray, wrong: np.ndarray, soft: bool
+) -> np.ndarray | None:
+    """Do the same for rows of one class, and logits that are numbers: classes before it win also where equal."""
+    index, count = int(labels[0]), labels.size
+    own = top = logits[:, index]
+    right = np.ones(own.shape, dtype=bool)
+    if index > 0:
+        top = logits[:, :index].max(axis=1)
+        right &= own > top
+    if index < logits.shape[1] - 1:
+        later = logits[:, index + 1 :].max(axis=1)
+        right &= own >= later
+        top = np.maximum(top, later, out=later)
+    wrong += count - np.add.reduce(right, axis=1)
+    if not soft:
+        return None
+    logits -= np.maximum(top, own)[:, None]
+    likely = np.add.reduce(np.exp(logits, out=logits), axis=1)
+    np.divide(own, likely, out=likely)  # own is a part of the logits
+    lost: np.ndarray = count - np.add.reduce(likely, axis=1, dtype=np.float64)
+    return lost
+
+
+def _count_errors_of_two(
+    logits: np.ndarray, labels: np.ndarray, wrong: np.ndarray, soft: bool
+) -> np.ndarray | None:
+    """Do the same for two classes, of which only the difference of the logits is given: [N, 1, b]."""
+    difference, second = logits[:, 0], labels == 1
+    wrong += np.add.reduce((difference > 0) != second, axis=1)
+    if not soft:
+        return None
+    difference *= np.where(second, 1.0, -1.0)
+    lost = np.exp(difference, out=difference)  # 1 − p = 1 / (1 + exp(logit of the label − that of the other))
+    lost += 1.0
+    total: np.ndarray = np.reciprocal(lost, out=lost).sum(axis=1, dtype=np.float64)
+    return total
 
 
 def disagreement(stats: Array, mean: Array) -> Array:
@@ -312,6 +465,12 @@ def sample(
     return Sample(family, rows, labels, device)
 
 
+def run_logits(models: int, classes: int, rows: int, rounds: int, evaluate_every: int) -> float:
+    """Return the logits of a run that evaluates so many models on so many rows, also after its last round."""
+    evaluations = 1 + (rounds // evaluate_every if evaluate_every else 0)
+    return float(models) * classes * rows * evaluations
+
+
 def judged(
     stats: Array,
     mean: Array,
@@ -325,6 +484,9 @@ def judged(
 
     `mean` is the mean over all peers [C, K], also over those not in `stats`; `scaling` that of their logits.
     """
+    if len(stats) > 1 and isinstance(stats, np.ndarray) and stats.strides[0] == 0:  # all have the same model
+        once = judged(stats[:1], mean, of_weights, family, train, test, scaling)
+        return np.repeat(once, len(stats), axis=1)
     figures = []
     batch = max(1, STATISTICS_AT_ONCE // max(1, math.prod(stats.shape[1:])))
     for first in range(0, len(stats), batch):

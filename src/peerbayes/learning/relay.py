@@ -29,6 +29,7 @@ may be rounded: on each link by what was last sent on it, see `few_bytes`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -224,7 +225,11 @@ class Relay:
     def _sums(self, state: RelayState) -> Array:
         """Return M_{v→u} on every link: [E, C, K]."""
         behind = state.accumulated + self._gathered(state.inbox)
-        return behind[self.tree.sender, ...] - state.inbox[self.tree.reverse, ...]
+        sums = array_namespace(behind).empty_like(state.inbox)
+        for links in self._blocks(sums):
+            sums[links, ...] = behind[self.tree.sender[links], ...]
+            sums[links, ...] -= state.inbox[self.tree.reverse[links], ...]
+        return sums
 
     def hear(self, state: RelayState, inbox: Array) -> RelayState:
         """Return the state after receiving messages [E, C, K]; a silent link keeps its last matrix."""
@@ -267,17 +272,19 @@ class Relay:
 
     def _reflex(self, recent: tuple[Array, ...]) -> Array:
         """Return P_v = Σ_j q_v(j)·(R − r̄_v)(j rounds ago): [N, C, K]; blocks of peers stay in cache."""
-        xp, beyond = array_namespace(recent[0]), self._beyond[:, :, None, None]
-        nodes, classes, size = recent[0].shape
-        batch = max(1, IN_CACHE // (classes * size)) if self.device.name is None else nodes
-        blocks = []
-        for first in range(0, nodes, batch):
-            block = slice(first, first + batch)
+        beyond, reflex = self._beyond[:, :, None, None], array_namespace(recent[0]).empty_like(recent[0])
+        for block in self._blocks(reflex):
             total = recent[0][block, ...] * beyond[block, 0, ...]
-            for age, change in enumerate(recent[1:], start=1):
+            for age, change in enumerate(recent[1 : int(self._reach[block].max())], start=1):
                 total += change[block, ...] * beyond[block, age, ...]
-            blocks.append(total)
-        return xp.concat(blocks)
+            reflex[block, ...] = total
+        return reflex
+
+    def _blocks(self, matrices: Array) -> Iterator[slice]:
+        """Yield blocks of matrices [M, C, K] that stay in cache; on a device all at once."""
+        count, classes, size = matrices.shape
+        batch = max(1, IN_CACHE // (classes * size)) if self.device.name is None else max(1, count)
+        return (slice(first, first + batch) for first in range(0, count, batch))
 
     def _gathered(self, inbox: Array) -> Array:
         """Return the sum of each peer's incoming messages: [E, C, K] -> [N, C, K]."""
@@ -297,3 +304,8 @@ class Relay:
     def _beyond(self) -> Array:
         """The share of peers farther than sums travel in j rounds: [N, D]."""
         return self.device.put(np.ascontiguousarray(self.tree.beyond[:, :: self.exchanges]))
+
+    @cached_property
+    def _reach(self) -> np.ndarray:
+        """The rounds in which sums travel from each peer to all others: [N]; the share beyond is zero from then on."""
+        return np.count_nonzero(self.tree.beyond[:, :: self.exchanges], axis=1)

@@ -60,10 +60,16 @@ class Evaluation:
         training_rows = rows if from_honest.all() else Rows(rows.values[from_honest], rows.codes[from_honest])
         training, testing = settings.judged_rows
         test_rows = peers.test_rows
+        train = sample(training_rows, peers.held.labels[from_honest], training)
+        test = None if test_rows is None else sample(test_rows.rows, test_rows.labels, testing)
+        judged_rows = train.labels.size + (0 if test is None else test.labels.size)
+        logits = metrics.run_logits(
+            peers.peer_count, peers.held.classes, judged_rows, settings.rounds, settings.evaluate_every
+        )
         return cls(
             peers.family,
-            sample(training_rows, peers.held.labels[from_honest], training),
-            None if test_rows is None else sample(test_rows.rows, test_rows.labels, testing),
+            replace(train, run_logits=logits),
+            None if test is None else replace(test, run_logits=logits),
             peers.attackers,
             settings.network_faults,
             settings.message_rounds,
@@ -88,8 +94,8 @@ class Evaluation:
         Attackers, and peers that have vanished for good, have no figures (NaN).
         """
         without = self._without(round_index * self.exchanges)
-        remaining = np.delete(np.arange(len(stats)), without)
-        mean = array_namespace(stats).mean(stats[remaining, ...], axis=0)
+        remaining = stats[np.delete(np.arange(len(stats)), without), ...] if without.size else stats
+        mean = array_namespace(stats).mean(remaining, axis=0)
         figures = metrics.judged(stats, mean, of_weights, self.family, self.train, self.test, scaling)
         figures[:, without] = np.nan
         return record(round_index, figures, sent)

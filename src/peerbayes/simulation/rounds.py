@@ -475,7 +475,8 @@ class BySums:
         return after, each * 8.0 * terms.shape[1]
 
     def read(self, state: Any) -> np.ndarray:
-        return np.repeat(self.strategy.read(state), self.tree.nodes, axis=0)
+        stats = self.strategy.read(state)
+        return np.broadcast_to(stats, (self.tree.nodes, *stats.shape[1:]))  # all have the same
 
 
 @dataclass(frozen=True)

@@ -209,7 +209,7 @@ class Loop:
 
     def stats(self) -> np.ndarray:
         """Return each peer's model, of the last round or of the one kept: [N, C, K]."""
-        stats = np.asarray(fetch(self._model()), dtype=np.float64)
+        stats = np.require(fetch(self._model()), dtype=np.float64, requirements=("C", "W"))
         self.clock.add("rounds")
         return stats
 

@@ -285,7 +285,16 @@ class _Driver:
                 settings.seed,
             )
             tested = sample.rows, sample.labels
-        self._everywhere(engine, "set_evaluation_rows", self._training(engine), tested)
+        training = self._training(engine)
+        judged_rows = training[1].size + (0 if tested is None else tested[1].size)
+        logits = metrics.run_logits(
+            settings.peers,
+            len(settings.schema.classes),
+            judged_rows,
+            settings.rounds,
+            settings.evaluate_every,
+        )
+        self._everywhere(engine, "set_evaluation_rows", training, tested, logits)
         rows = int(settings.sizes.sum())
         # Each shard uses the kernel that the whole network would use: its rounds are scaled up to all rows.
         work = [-(-settings.rounds * rows // int(plan.sizes.sum())) for plan in self.plans]

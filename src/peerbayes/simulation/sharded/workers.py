@@ -199,15 +199,15 @@ class Shard:
         return self._strategy.read(self._state).sum(axis=0)
 
     def set_evaluation_rows(
-        self, train: tuple[Rows, np.ndarray], test: tuple[Rows, np.ndarray] | None
+        self, train: tuple[Rows, np.ndarray], test: tuple[Rows, np.ndarray] | None, run_logits: float
     ) -> None:
-        """Set the encoded rows that peers are evaluated on, and their labels."""
-        self._train = self._sample(*train)
-        self._test = None if test is None else self._sample(*test)
+        """Set the encoded rows that peers are evaluated on, and their labels; `run_logits` as in `metrics.Sample`."""
+        self._train = self._sample(*train, run_logits)
+        self._test = None if test is None else self._sample(*test, run_logits)
 
-    def _sample(self, rows: Rows, labels: np.ndarray) -> metrics.Sample:
+    def _sample(self, rows: Rows, labels: np.ndarray, run_logits: float) -> metrics.Sample:
         copied = Rows(np.array(rows.values), np.array(rows.codes))
-        return metrics.Sample(self._local_rows.family, copied, np.array(labels), self._device)
+        return metrics.Sample(self._local_rows.family, copied, np.array(labels), self._device, run_logits)
 
     def judged(self, mean: np.ndarray) -> np.ndarray:
         """Evaluate as `simulate` does, against the mean over the peers of all shards: [5, n]."""
