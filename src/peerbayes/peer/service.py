@@ -35,6 +35,7 @@ from peerbayes.peer.state.audit_log import LEFT, AuditLog, Log, Tail
 from peerbayes.peer.state.disk import WAITING, Lock, Room, is_scarce, lock, running
 from peerbayes.peer.state.folder import Home, Peer
 from peerbayes.peer.state.ledger import refuse_broken, refuse_overspent
+from peerbayes.peer.state.links_file import publish_links
 from peerbayes.peer.state.store import Store
 from peerbayes.peer.status import LINES, UNREACHED, Journal, warnings_of
 from peerbayes.peer.tasks import BackgroundTasks, TaskFailed
@@ -129,6 +130,11 @@ async def serve(home: Home, linger: float, process_lock: Lock | None = None) -> 
         )
     background.add(
         "the writing of what happens", lambda: flush_run(home, journal, running_peer, process_lock)
+    )
+    session = running_peer.session
+    background.add(
+        "the list of links",
+        lambda: publish_links(home, lambda: session.roster.neighbours(peer.name), transport.kind_of),
     )
     caught: list[int] = []
     with stopped_by_signals(work, caught):

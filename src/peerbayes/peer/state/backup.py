@@ -46,7 +46,12 @@ MOST_FILES = 100_000
 BLOCK = 1 << 20
 
 STATE, AUDIT = "state.sqlite", "audit.jsonl"  # of a run: grow while they are copied
-LEFT_OUT = ("peer.lock", "peer.log*", "metrics.prom")  # of the process, and for people, rotated or not
+LEFT_OUT = (
+    "peer.lock",
+    "peer.log*",
+    "metrics.prom",
+    "links.json",
+)  # of the process, and for people, rotated or not
 TABLES = (".csv", ".parquet")  # rows: whoever has them keeps them elsewhere
 SCRATCH = ".backup-"  # begins the name of a folder with copies
 BESIDE = ("-wal", "-shm", "-journal")  # of SQLite: in the copy of its file
