@@ -330,7 +330,7 @@ def test_a_neighbour_that_answers_badly_is_barred_and_stores_nothing(network, mo
     async def main():
         async with (
             served(network.homes[VICTIM]) as victim,
-            served(network.homes[HOSTILE], lie, starts=False) as hostile,
+            served(network.homes[HOSTILE], lie, starts=False, waits=False) as hostile,
             served(network.homes[HONEST], starts=False) as honest,
         ):
             await until(lambda: "not asked for" in victim.session.neighbour(HOSTILE).note)
@@ -463,20 +463,23 @@ def test_documents_that_are_replayed_change_nothing(tmp_path, monkeypatch, kind_
     within(main())
 
 
-def test_a_neighbour_that_lists_without_end_is_asked_no_more(network, monkeypatch):
-    """Every reply comes at once with another token, and nothing in it is new."""
+@pytest.mark.parametrize("says", ["ever another token", "that there is nothing yet, at once"])
+def test_a_neighbour_that_lists_without_end_is_asked_no_more(network, monkeypatch, says):
+    """Every reply comes at once, and there is nothing new in it."""
     hurried(monkeypatch)
     known = bytes.fromhex(proposed(network, VICTIM)[0])
 
     def lie(asked, told):
         if asked.phase != LIST:
             return told
+        if says.startswith("that"):
+            return msgspec.structs.replace(told, status="not yet", body=b"", digest=b"")
         return body(listing_of(known, token=os.urandom(TOKEN)))(asked, told)
 
     async def main():
         async with (
             served(network.homes[VICTIM]) as victim,
-            served(network.homes[HOSTILE], lie, starts=False) as hostile,
+            served(network.homes[HOSTILE], lie, starts=False, waits=False) as hostile,
         ):
             await until(lambda: "not asked for" in victim.session.neighbour(HOSTILE).note)
             assert set(victim.refusals) == {(HOSTILE, "too many listings")}

@@ -18,8 +18,8 @@ from shared.kinds_of_links import until_waits
 class Served:
     """One site: its exchange, whatever it refused, and the requests that came."""
 
-    def __init__(self, home, lie=None):
-        peer, self.home, self.lie = home.member(), home, lie
+    def __init__(self, home, lie=None, waits=True):
+        peer, self.home, self.lie, self.waits = home.member(), home, lie, waits
         self.refusals, self.asked = [], []
         self.transport = Links(peer, lambda who, reason, detail: self.refusals.append((who, reason)))
         signed = home.roster_path.read_bytes()
@@ -47,8 +47,10 @@ class Served:
 
     async def answer(self, caller, content):
         """The honest reply, or what is made of it."""
-        reply = await self.router.answer(caller, content)
         asked = msgspec.msgpack.decode(content, type=Request)
+        if not self.waits:
+            content = encode(msgspec.structs.replace(asked, wait=0.0))
+        reply = await self.router.answer(caller, content)
         self.asked.append((caller, asked.kind, asked.phase))
         if self.lie is None:
             return reply
@@ -61,9 +63,9 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def served(home, lie=None, starts=True):
-    """A site that serves; with `starts` it asks its neighbours too."""
-    site = Served(home, lie)
+async def served(home, lie=None, starts=True, waits=True):
+    """A site that serves; with `starts` it asks its neighbours too; without `waits` it answers at once."""
+    site = Served(home, lie, waits)
     try:
         await site.transport.serve(site.answer if lie is not None else site.router.answer)
         await until_waits(site.session.roster.member(site.session.name))

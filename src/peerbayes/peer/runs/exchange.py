@@ -161,10 +161,10 @@ class Exchange:
         _refuse_refusal(reply)
         if reply.status == "gone":
             await asyncio.sleep(tasks.LONGEST_PAUSE)  # a process without other runs
+        if not self._lists.allows(neighbour):  # it answers at once that there is nothing, or nothing new
+            raise RefusedMessage("too many listings", f"{neighbour} sends more than {LISTS_AT_ONCE} at once")
         if reply.status != "ok":
             return
-        if not self._lists.allows(neighbour):
-            raise RefusedMessage("too many listings", f"{neighbour} sends more than {LISTS_AT_ONCE} at once")
         progress.read(reply.body, MOST_SHARED)
 
     async def _pieces(self, neighbour: str, kind: wire.Kind, phase: str, most: int) -> bytes | None:
