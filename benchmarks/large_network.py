@@ -221,7 +221,7 @@ async def one_run(network: Founded) -> OneRun:
     decisions = [
         Decision("large", 2, name, proposal.at, proposal.digest, terms, "approve")
         .signed(network.keys[name], network.certificates[name])
-        for name in names if name != first.settings().name
+        for name in names if name not in SITES
     ]  # fmt: skip
     began = time.process_time()
     for document in decisions[:-1]:
@@ -243,6 +243,9 @@ async def one_run(network: Founded) -> OneRun:
     await other._list(SITES[0])
     listed = transport.bytes - before
     await other._fetch(SITES[0])
+    other.runs.approve(2)  # its owner, once it has read the terms
+    own = other.runs.home.folder / "runs" / "2" / "decisions" / f"{proposal.digest}.{SITES[1]}.json"
+    runs.add(own.read_bytes())
     began = time.process_time()
     entries = [runs.entry(2), other.runs.entry(2)]
     state = (time.process_time() - began) / 2
