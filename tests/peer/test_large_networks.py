@@ -3,6 +3,11 @@
 import asyncio
 import csv
 import dataclasses
+import importlib.util
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -20,9 +25,16 @@ from peerbayes.peer.identity.founder import SHARED_ROSTER, Applicant, Founder, a
 from peerbayes.peer.identity.roster import Member, Roster
 from peerbayes.peer.protocol import client, roster_pieces, wire
 from peerbayes.peer.protocol.roster_pieces import RosterPieces, piece_of
+from peerbayes.peer.runs import Runs
+from peerbayes.peer.runs.documents import Decision
 from peerbayes.peer.state.folder import Home
-from shared.commands import peerbayes
+from shared.commands import HANG, peerbayes
 from shared.peers_in_memory import SIZES, peers_of, shared_out
+
+ROOT = Path(__file__).parents[2]
+of_file = importlib.util.spec_from_file_location("large_network", ROOT / "benchmarks" / "large_network.py")
+large_network = sys.modules["large_network"] = importlib.util.module_from_spec(of_file)
+of_file.loader.exec_module(large_network)
 
 TERMS = Terms("large", "label", strategy="exact").to_toml()
 REQUEST = b""  # links are chosen before requests are read
@@ -229,3 +241,62 @@ def test_a_change_of_the_roster_reaches_all_peers_in_pieces(tmp_path, monkeypatc
             await asyncio.gather(*work, return_exceptions=True)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("members", [300, pytest.param(2500, marks=pytest.mark.long)])
+def test_a_dry_run_of_a_large_network_keeps_its_limits(members):
+    """benchmarks/large_network.py: founded, summed over, one run that all approve, one change of the roster."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "large_network.py", "--members", str(members)],
+        capture_output=True, text=True, timeout=HANG,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"one run, {members:,} approvals" in done.stdout
+    assert f"with {members - 1:,} of {members - 1:,} members" in done.stdout
+
+
+def approvals_of(folder, members=40):
+    """A network whose first member proposed a run, and the approvals of all others but two."""
+    network = large_network.founded(folder, members)
+    first = Runs(network.sites["m0"].folder)
+    proposal = first.propose().proposal
+    terms = Terms.parse(proposal.terms, "it").digest
+    return network, first, [
+        Decision("large", 2, name, proposal.at, proposal.digest, terms, "approve")
+        .signed(network.keys[name], network.certificates[name])
+        for name in list(network.keys)[2:]
+    ]  # fmt: skip
+
+
+def test_each_document_is_read_from_disk_once_however_often_a_run_is_looked_at(tmp_path, monkeypatch):
+    _, runs, approvals = approvals_of(tmp_path)
+    read = Counter()
+    original = Decision.unverified.__func__
+
+    def counted(cls, document):
+        read[document] += 1
+        return original(cls, document)
+
+    monkeypatch.setattr(Decision, "unverified", classmethod(counted))
+    for document in approvals:
+        runs.add(document)
+        runs.entries()
+        runs.shared()
+    assert len(runs.entry(2).approved) == len(approvals) + 1
+    assert set(approvals) <= set(read)
+    assert (
+        max(read.values()) <= 4
+    )  # to learn its name, to verify it, and once from the file; never once a look
+
+
+def test_the_roster_is_verified_once_and_not_for_every_approval(tmp_path, monkeypatch):
+    _, runs, approvals = approvals_of(tmp_path)
+    runs.add(approvals[0])
+    verified = []
+    original = Roster.verified.__func__
+    monkeypatch.setattr(
+        Roster, "verified", classmethod(lambda cls, *given: verified.append(1) or original(cls, *given))
+    )
+    for document in approvals[1:]:
+        runs.add(document)
+    assert verified == []

@@ -76,6 +76,9 @@ def test_certificates_that_are_due_are_renewed_while_the_run_goes_on(network, co
             lambda name=name: "serves" in log_text(network, name) or "agreeing" in log_text(network, name),
         )
     waited(network, lambda: all(map(is_renewed, homes.values())))
+    waited(
+        network, lambda: all(Renewed.read(home).by for home in homes.values())
+    )  # written after the certificate
     assert Renewed.read(homes["peer-3"]).by == "peer-3" and Renewed.read(homes["peer-1"]).by == "peer-2"
     waited(network, lambda: Renewed.read(homes["peer-1"]).problem == "")
     for name, home in homes.items():

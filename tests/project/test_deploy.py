@@ -36,6 +36,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
 RULES, ALERTS = DEPLOY / "prometheus-rules.yml", Path(__file__).with_name("prometheus_alerts.yml")
 UNITS = ("peerbayes.service", "peerbayes-site.service")
+RELAY_UNIT = "peerbayes-relay.service"
 TRIANGLE = ((0, 1), (1, 2), (0, 2))
 
 
@@ -83,7 +84,7 @@ def network(tmp_path):
 # --- units ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", UNITS)
+@pytest.mark.parametrize("name", [*UNITS, RELAY_UNIT])
 def test_systemd_understands_a_unit_and_finds_it_hardened(name, tmp_path):
     analyze, text = tool("systemd-analyze"), (DEPLOY / name).read_text(encoding="utf-8")
     unit = tmp_path / name
@@ -104,6 +105,62 @@ def test_a_unit_starts_again_only_what_that_can_mend():
     assert "\nRestartPreventExitStatus=2\n" in texts["peerbayes-site.service"]  # it has no exit code 3
     limits = {text.partition("# All it may write")[2] for text in texts.values()}
     assert len(limits) == 1 and "\nNoNewPrivileges=yes\n" in limits.pop()
+
+
+def test_the_unit_of_a_relay_may_open_its_port_and_write_nothing():
+    text, site = ((DEPLOY / name).read_text(encoding="utf-8") for name in (RELAY_UNIT, UNITS[1]))
+    settings, of_site = (
+        {line for line in each.splitlines() if re.match(r"[A-Z]\w+=", line)} for each in (text, site)
+    )
+    assert {"Restart=on-failure", "RestartPreventExitStatus=2", "DynamicUser=yes"} <= settings
+    assert not any(
+        line.startswith(("StateDirectory", "CacheDirectory", "ReadWritePaths")) for line in settings
+    )
+    assert "CapabilityBoundingSet=CAP_NET_BIND_SERVICE" in settings
+    hardening = {
+        line for line in of_site if line.startswith(("Protect", "Private", "Restrict", "SystemCall", "NoNew"))
+    }
+    assert hardening - settings == {"RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX"}
+
+
+def words_of(unit):
+    """What a unit starts, after the program's path."""
+    [line] = re.findall(
+        r"^ExecStart=\S+ (.*)$", (DEPLOY / unit).read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    return line.split()
+
+
+@pytest.mark.parametrize("words", [words_of(RELAY_UNIT), None], ids=["unit", "compose"])
+def test_what_starts_a_relay_starts_one_that_forwards_and_ends_when_told(words, tmp_path):
+    """As the unit and compose have it, but for the port."""
+    service = yaml.safe_load((DEPLOY / "compose-relay.yml").read_text(encoding="utf-8"))["services"]["relay"]
+    words = words or service["command"]
+    [port] = free_ports(1)
+    assert words[-2] == "--listen" and words[-1].startswith("0.0.0.0:")
+    command = [sys.executable, "-m", "peerbayes", *words[:-1], f"127.0.0.1:{port}"]
+    environment = {**os.environ, "HOME": "/nowhere", "TMPDIR": str(tmp_path)}
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stderr=log, stdout=log, env=environment, cwd="/")
+    try:
+
+        def alive():
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), HANG) as line:
+                line.sendall(f"PEERBAYES/1 CALL {'0' * 64}\n".encode())
+                return line.recv(200)
+            return b""
+
+        assert waited(alive).startswith(b"PEERBAYES/1 ")  # it speaks, and nobody waits there
+        probe = [word.replace("7443", str(port)) for word in service["healthcheck"]["test"][2:]]
+        called(sys.executable, *probe)
+        second = subprocess.run(command, capture_output=True, timeout=HANG, env=environment)
+        assert second.returncode == 2  # the port is in use: systemd does not try again
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(HANG) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 # --- logs ----------------------------------------------------------------------------------------------------
@@ -247,11 +304,11 @@ def compose():
     return [tool("docker-compose")]
 
 
-def composed(folder, **changes):
-    """What compose makes of the file, with a folder's peer and a token."""
+def composed(folder, file="compose.yml", **changes):
+    """What compose makes of a file, with a folder's peer and a token."""
     (folder / "token").write_text("a" * 32)
     environment = {**os.environ, "PEER": str(folder / "peer"), "TOKEN": str(folder / "token")}
-    text = (DEPLOY / "compose.yml").read_text(encoding="utf-8")
+    text = (DEPLOY / file).read_text(encoding="utf-8")
     for old, new in changes.items():
         assert old in text
         text = text.replace(old, new)
@@ -274,6 +331,16 @@ def test_compose_finds_the_file_valid_by_its_schema(tmp_path):
     assert (
         "restart: on-failure:5" in (DEPLOY / "compose.yml").read_text()
     )  # exit code 2 does not go on for ever
+
+
+def test_compose_finds_the_file_of_a_relay_valid(tmp_path):
+    done = composed(tmp_path, "compose-relay.yml")
+    assert done.returncode == 0, done.stderr
+    relay = yaml.safe_load(done.stdout)["services"]["relay"]
+    assert relay["read_only"] is True and relay["cap_drop"] == ["ALL"] and not relay.get("volumes")
+    broken = composed(tmp_path, "compose-relay.yml", ulimits="ulimit")
+    assert broken.returncode != 0 and "ulimit" in broken.stderr
+    assert "restart: on-failure:5" in (DEPLOY / "compose-relay.yml").read_text()
 
 
 def commands():

@@ -185,7 +185,7 @@ def test_a_running_peer_is_followed_and_a_neighbour_that_dies_is_shown(browser, 
     network.processes["peer-2"].kill()
     wait(lambda: states() == {"peer-2": "down", "peer-3": "up"}, "a neighbour that is down")
     wait(lambda: page.evaluate(marks) == ["links", "up", "down", "me"], "it in the network")
-    missed = "#neighbours-rows tr[data-name='peer-2'] td:nth-child(5)"
+    missed = "#neighbours-rows tr[data-name='peer-2'] td:nth-child(6)"
     wait(lambda: int(page.inner_text(missed)) > 0, "rounds without it")
     then = round_of(page)
     wait(lambda: round_of(page) > then, "rounds that go on")

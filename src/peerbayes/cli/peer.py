@@ -304,10 +304,17 @@ def _print_status(peer: dict[str, Any], describe: Callable[[dict[str, Any], bool
     if not peer["audit"]["ok"]:
         print_text(f"the audit log cannot be trusted: {peer['audit']['problem']}")
     rows = [
-        (name, _time_text(state["seen"]), state["done"], peer["missing"].get(name, 0), state["note"])
+        (
+            name,
+            state["link"] or "–",
+            _time_text(state["seen"]),
+            state["done"],
+            peer["missing"].get(name, 0),
+            state["note"],
+        )
         for name, state in peer["neighbours"].items()
     ]
-    print_table(("neighbour", "last message", "round", "rounds missed", ""), rows)
+    print_table(("neighbour", "link", "last message", "round", "rounds missed", ""), rows)
     if peer["refusals"]:
         console.print("\nrefused requests:")
         refusals = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from peerbayes.peer.service import tables_of
 from peerbayes.peer.state.disk import running
 from peerbayes.peer.state.folder import Home, Peer
 from peerbayes.peer.state.ledger import refuse_broken, refuse_overspent, spent
+from peerbayes.peer.state.links_file import NONE, links_of
 from peerbayes.peer.status import warnings_of
 from peerbayes.privacy.accounting import Privacy
 from peerbayes.privacy.exposure import WORDS
@@ -57,7 +58,7 @@ def checks(home: Home) -> Iterator[Check]:
     for warning in warnings_of(home, peer):
         yield Check("folder", "warning", warning)
     yield _port(home, peer)
-    yield from asyncio.run(_neighbours(peer, runs=running(home)))
+    yield from asyncio.run(_neighbours(home, peer, runs=running(home)))
 
 
 def _record(home: Home) -> Iterator[Check]:
@@ -172,14 +173,17 @@ def _port(home: Home, peer: Peer) -> Check:
 
 # --- check whether a peer and its neighbours reach each other, in both directions
 # Outwards, this peer sends hello. Inwards, it asks each neighbour that answers to call back; while no process runs
-# in the folder, it listens for that itself, and answers nothing but hello.
+# in the folder, it listens for that itself, and answers nothing but hello. While one runs, that one has the links: it
+# says in the folder of which kind they are, and a neighbour that only dials out calls that one and nobody else.
 
 CLOCK_TOLERANCE = 60.0  # seconds that two clocks may differ, for certificates and logs
 HELLO_TIMEOUT = 5.0  # seconds for a neighbour to answer
+COMES_TIMEOUT = 12.0  # the same for one that is outbound: it calls every few seconds
+LINK_TIMEOUT = 6.0  # seconds for the process that runs to be linked, and to say so
 CALL_BACK_TIMEOUT = 12.0  # seconds for a neighbour to call back
 
 
-async def _neighbours(peer: Peer, runs: bool) -> list[Check]:
+async def _neighbours(home: Home, peer: Peer, runs: bool) -> list[Check]:
     """Return the checks of each neighbour; `runs`: a process of this peer is already serving."""
     async with idle_session(peer) as session:
         serves = runs
@@ -189,7 +193,8 @@ async def _neighbours(peer: Peer, runs: bool) -> list[Check]:
                 serves = True
         found = [] if runs else await _at_relay(session)
         names = peer.roster.present(peer.name)
-        findings = await asyncio.gather(*(_both_ways(session, name, serves) for name in names))
+        links = (lambda: links_of(home)) if runs else None
+        findings = await asyncio.gather(*(_both_ways(session, name, serves, links) for name in names))
     return [*found, *(check for checks in findings for check in checks)]
 
 
@@ -203,25 +208,59 @@ async def _at_relay(session: Session) -> list[Check]:
     return [Check("relay", "ok", f"this peer waits at {address.removeprefix(RELAY)}")]
 
 
-async def _both_ways(session: Session, name: str, listening: bool) -> list[Check]:
-    outward, answers = await _outward(session, name)
-    return [outward, await _inward(session, name)] if answers and listening else [outward]
+Published = Callable[[], dict[str, str] | None]
+"""Returns what the process that runs says of its links."""
 
-
-# How a neighbour was reached, in words.
+# How a neighbour is linked, in words.
 WAYS = {
-    "direct": "; a direct connection",
-    "reversed": "; over a connection that it opened",
-    "relayed": "; by way of a relay, which cannot read what passes",
+    "direct": "direct: over a connection that this peer opened",
+    "reversed": "reversed: over a connection that it opened",
+    "relayed": "relayed: by way of a relay, which cannot read what passes",
 }
 
 
-async def _outward(session: Session, name: str) -> tuple[Check, bool]:
+async def _both_ways(session: Session, name: str, listening: bool, links: Published | None) -> list[Check]:
+    """Return the checks of a neighbour; `links`: of the process that runs, None where none does."""
+    if links is not None and session.roster.member(name).address == OUTBOUND:
+        return await _of_running(session, name, links)
+    outward, answers = await _outward(session, name, links)
+    return [outward, await _inward(session, name)] if answers and listening else [outward]
+
+
+async def _of_running(session: Session, name: str, links: Published) -> list[Check]:
+    """Return the checks of a neighbour that calls the process that runs, and nobody else."""
+    kind = await _linked(links, name)
+    if kind in WAYS:
+        linked = Check(f"neighbour {name}", "ok", f"this peer's process is linked to it; {WAYS[kind]}")
+        return [linked, Check(f"reached by {name}", "ok", "over the connection that it opened")]
+    if kind is None:
+        return [
+            Check(
+                f"neighbour {name}", "warning", "not known: this peer's process does not say how it is linked"
+            )
+        ]
+    problem = f"{name} opens the connections to its neighbours itself, and has none to this peer now"
+    return [Check(f"neighbour {name}", "warning", f"{problem}. A run waits for it")]
+
+
+async def _linked(links: Published, name: str) -> str | None:
+    """Return how the process that runs is linked to a neighbour, which may take it a moment; None: it does not say."""
+    until = time.monotonic() + LINK_TIMEOUT
+    while True:
+        found = links()
+        kind = None if found is None else found.get(name, NONE)
+        if kind not in (None, NONE) or time.monotonic() > until:
+            return kind
+        await asyncio.sleep(0.2)
+
+
+async def _outward(session: Session, name: str, links: Published | None) -> tuple[Check, bool]:
     """Return the check of a hello, and whether the neighbour answers this peer."""
     subject = f"neighbour {name}"
     roster, began = session.roster, time.time()
     try:
-        reply = await session.ask(name, session.request(name, "hello"), HELLO_TIMEOUT)
+        seconds = COMES_TIMEOUT if roster.member(name).address == OUTBOUND else HELLO_TIMEOUT
+        reply = await session.ask(name, session.request(name, "hello"), seconds)
     except Unreachable as error:
         return Check(subject, "warning", f"{error}. A run waits for it"), False
     except RefusedMessage as error:
@@ -243,8 +282,12 @@ async def _outward(session: Session, name: str) -> tuple[Check, bool]:
     if reply.run != roster.run:
         rosters = f"it has roster {reply.roster}, this peer {roster.version}"
         return Check(subject, "warning", f"{rosters}; the newer one is passed on during the run"), True
-    connected = WAYS.get(session.transport.kind_of(name), "")
-    return Check(subject, "ok", f"answers in {1000 * took:.0f} ms, round {reply.done}{connected}"), True
+    kind = session.transport.kind_of(name) if links is None else await _linked(links, name)
+    answers = f"answers in {1000 * took:.0f} ms, round {reply.done}"
+    if kind == NONE and links is not None:
+        problem = "it answers this check, and this peer's process has no link to it now: the log says why"
+        return Check(subject, "warning", f"{answers}; {problem}"), True
+    return Check(subject, "ok", f"{answers}; {WAYS[kind]}" if kind in WAYS else answers), True
 
 
 async def _inward(session: Session, name: str) -> Check:

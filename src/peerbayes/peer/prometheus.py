@@ -53,6 +53,12 @@ def metrics_of_member(report: dict[str, Any]) -> Iterator[Metric]:
         yield Metric.of("certificate_renewed_timestamp_seconds", text, renewal["at"])
     text = "Whether the certificate is to be renewed, and is not yet."
     yield Metric.of("certificate_renewal_failing", text, bool(renewal["problem"]))
+    kinds = report["links"] or {}
+    yield Metric(
+        "peerbayes_neighbour_link",
+        "How a neighbour is linked now, in the label: direct, reversed, relayed or none; the value is 1.",
+        [({"neighbour": name, "kind": kind}, 1.0) for name, kind in kinds.items()],
+    )
     yield Metric.of("warnings", "Warnings that `status` shows.", len(report["warnings"]))
 
 

@@ -48,6 +48,7 @@ from peerbayes.peer.state.ledger import (
     refuse_overspent,
     reserve,
 )
+from peerbayes.peer.state.links_file import publish_links
 from peerbayes.peer.state.store import NoState, Store
 from peerbayes.peer.status import LINES, UNREACHED, Journal, warnings_of
 from peerbayes.peer.tasks import BackgroundTasks, TaskFailed
@@ -168,6 +169,11 @@ async def serve(home: Home, linger: float, process_lock: Lock | None = None) -> 
         )
     background.add(
         "the writing of what happens", lambda: flush_run(home, journal, running_peer, process_lock)
+    )
+    session = running_peer.session
+    background.add(
+        "the list of links",
+        lambda: publish_links(home, lambda: session.roster.neighbours(peer.name), transport.kind_of),
     )
     caught: list[int] = []
     with stopped_by_signals(work, caught):

@@ -22,6 +22,7 @@ from peerbayes.peer.state.audit_log import Tail
 from peerbayes.peer.state.disk import WAITING, phase
 from peerbayes.peer.state.folder import Home, Peer
 from peerbayes.peer.state.ledger import spent
+from peerbayes.peer.state.links_file import links_of
 from peerbayes.peer.state.same_rows import one_sided
 from peerbayes.peer.state.store import FIGURES, NoState, PeerState, Store
 from peerbayes.peer.tasks import Rate
@@ -109,6 +110,7 @@ def member_status(home: Home, peer: Peer) -> dict[str, Any]:
         "phase": current_phase or "not running",
         "certificate_days": round(days_left(peer.certificate), 1),
         "renewal": renewal_status(peer, Renewed.read(home)),
+        "links": links_of(home),
         "warnings": warnings_of(home, peer),
     }
 
@@ -164,6 +166,7 @@ def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
         if report["running"] and (unreached := store.value(UNREACHED)):
             report["warnings"].append(unreached)
     for name, neighbour in report["neighbours"].items():
+        neighbour["link"] = (report["links"] or {}).get(name)
         neighbour["state"] = (
             "revoked" if name in peer.roster.revoked else state_of(neighbour, report["running"])
         )

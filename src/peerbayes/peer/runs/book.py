@@ -36,6 +36,7 @@ from peerbayes.peer.runs.consent import FILE as CONSENT
 from peerbayes.peer.runs.consent import Approved, Consent
 from peerbayes.peer.runs.documents import Choice, Decision, Document, Proposal, kind_of
 from peerbayes.peer.runs.earlier import earlier_model, refuse_warm
+from peerbayes.peer.runs.stored import StoredDocuments
 from peerbayes.peer.state.disk import running
 from peerbayes.peer.state.folder import RUNS, Home, Peer
 from peerbayes.peer.state.ledger import ASSUMED, assume, in_all, planned_cost, refuse_overspent
@@ -158,6 +159,10 @@ class Runs:
         """The peer's folder."""
         return Home(Path(self.folder))
 
+    @cached_property
+    def _stored(self) -> StoredDocuments:
+        return StoredDocuments(self.path)
+
     @property
     def path(self) -> Path:
         """The folder of all runs but the first."""
@@ -167,7 +172,7 @@ class Runs:
 
     def entries(self) -> list[RunEntry]:
         """Return all runs, in the order of their numbers."""
-        roster = self.home.roster()
+        roster = self._current()
         return [self._entry(number, roster) for number in self.home.run_numbers()]
 
     def entry(self, number: int) -> RunEntry:
@@ -177,7 +182,7 @@ class Runs:
             raise IdentityError(
                 f"there is no run {number} in {self.home.folder}; there are {', '.join(map(str, numbers))}"
             )
-        return self._entry(number, self.home.roster())
+        return self._entry(number, self._current())
 
     def _entry(self, number: int, roster: Roster) -> RunEntry:
         if number == 1:
@@ -213,8 +218,9 @@ class Runs:
     def _of_proposal(self, proposal: Proposal, roster: Roster) -> RunEntry:
         """Return the state of one proposal, from its decisions alone and from what happened here."""
         terms, problem = _parsed(proposal.terms, proposal.number)
-        participants = tuple(member.name for member in self._roster_of(proposal).members)
-        decisions = {name: decision for name, decision in self._decisions(proposal) if name in participants}
+        members = self._roster_of(proposal)
+        participants = tuple(member.name for member in members.members)
+        decisions = {name: decision for name, decision in self._decisions(proposal) if members.has(name)}
         waiting = tuple(name for name in participants if name not in decisions)
         entry = RunEntry(
             proposal.number, "proposed", problem, proposal, terms, participants, decisions, waiting
@@ -222,7 +228,7 @@ class Runs:
         if declined := [decision for decision in decisions.values() if decision.choice == "decline"]:
             reasons = "; ".join(_declined(decision) for decision in declined)
             return self._progress(replace(entry, state="declined", sentence=reasons), stops=True)
-        if not waiting and (name := self.home.settings().name) not in participants:
+        if not waiting and not members.has(name := self.home.settings().name):
             sentence = f"{name} takes no part: it was proposed to the members before {name} joined"
             return replace(entry, state="elsewhere", sentence=sentence)
         if not waiting:
@@ -555,7 +561,15 @@ class Runs:
             home.agreement_path.unlink(missing_ok=True)
 
     def _roster_of(self, proposal: Proposal) -> RunRoster:
-        return self.named_roster(proposal.roster_digest).of_run(proposal.number)
+        self.named_roster(proposal.roster_digest)  # it is in its file from now on
+        path = self._roster_path(proposal.roster_digest)
+        return self._stored.of_run(path, self.home.authority_path.read_bytes(), proposal.number)
+
+    def _current(self) -> Roster:
+        """Return the roster in this folder."""
+        if not (self.home.roster_path.exists() and self.home.authority_path.exists()):
+            return self.home.roster()  # which says what is missing
+        return self._stored.roster(self.home.roster_path, self.home.authority_path.read_bytes())
 
     # --- documents that come from others ------------------------------------------------------------------
 
@@ -565,7 +579,7 @@ class Runs:
         RosterNeeded where it names a roster that is to be fetched first, NotYet where other documents come first,
         IdentityError where it is not valid.
         """
-        kind, current = kind_of(document), self.home.roster()
+        kind, current = kind_of(document), self._current()
         authority = self.home.authority_path.read_bytes()
         if kind is Decision:
             return self._add_decision(document, current, authority)
@@ -587,7 +601,7 @@ class Runs:
                 f"the proposal of {proposal.member} names roster {proposal.roster}, and its digest is of roster "
                 f"{roster.version} of {roster.network}"
             )
-        if not roster.closed or not roster.of_run(proposal.number).has(proposal.member):
+        if not roster.closed or not self._roster_of(proposal).has(proposal.member):
             raise IdentityError(f"{proposal.member} takes no part in the run that it proposes")
         _publish(self._proposal_path(proposal), document)
         return proposal
@@ -675,8 +689,8 @@ class Runs:
         """Return a roster that proposals name; RosterNeeded where it is not here. The current one is stored then."""
         path = self._roster_path(digest)
         if path.exists():
-            return Roster.verified(path.read_bytes(), self.home.authority_path.read_bytes())
-        current = current or self.home.roster()
+            return self._stored.roster(path, self.home.authority_path.read_bytes())
+        current = current or self._current()
         if current.digest.hex() != digest:
             raise RosterNeeded(digest)
         self._keep_roster(self.home.roster_path.read_bytes(), current)
@@ -697,10 +711,8 @@ class Runs:
         """Return the documents that are passed on, by their digests: of the latest runs, proposals first."""
         paths: dict[str, Path] = {}
         for number in reversed(self.home.run_numbers()[1:][-SHARED:]):
-            of_run: dict[str, Path] = {}
-            for folder, kind in (("proposals", Proposal), ("decisions", Decision)):
-                for path in sorted((self.path / str(number) / folder).glob("*.json")):
-                    of_run[kind.unverified(path.read_bytes()).digest] = path
+            stored = (*self._stored.proposals(number), *self._stored.decisions(number))
+            of_run = {document.digest: path for path, document in stored}
             if len(paths) + len(of_run) > MOST_SHARED:
                 break
             paths = of_run | paths
@@ -725,21 +737,17 @@ class Runs:
 
     def _proposals(self, number: int) -> list[Proposal]:
         """Return the proposals of a run, the one that goes on first."""
-        paths = (self.path / str(number) / "proposals").glob("*.json")
-        return sorted(
-            (Proposal.unverified(path.read_bytes()) for path in paths), key=lambda each: each.digest
-        )
+        return [proposal for _, proposal in self._stored.proposals(number)]
 
     def _decisions(self, proposal: Proposal) -> Iterator[tuple[str, Decision]]:
         """Yield what members decided about a proposal; of one that decided twice, that it declined."""
-        folder = self.path / str(proposal.number) / "decisions"
-        for path in sorted(folder.glob(f"{proposal.digest}.*.json")):
-            if path == _second(path):
+        stored = dict(self._stored.decisions(proposal.number, f"{proposal.digest}."))
+        for path, decision in stored.items():
+            other = _second(path)
+            if path == other:
                 continue
-            decision = Decision.unverified(path.read_bytes())
-            if (other := _second(path)).exists():
-                second = Decision.unverified(other.read_bytes())
-                choices = " and ".join(sorted((decision.choice, second.choice)))
+            if other in stored:
+                choices = " and ".join(sorted((decision.choice, stored[other].choice)))
                 reason = f"it signed two decisions: {choices}"
                 decision = replace(decision, choice="decline", by=TWICE, reason=reason)
             yield decision.member, decision

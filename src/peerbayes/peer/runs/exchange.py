@@ -1,7 +1,7 @@
 """What sites tell each other beside their runs: rosters of the authority, and documents of runs.
 
 Each site asks its neighbours which documents they have and fetches those that it lacks, so nobody can send what was not
-asked for. A listing is the digests of all documents; a reply waits until it differs from the one that was seen last.
+asked for. A listing is the digests of the documents that came since the last one; a reply waits until there are any.
 Whatever comes is verified before it is stored, and passed on to others only then.
 """
 
@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -33,14 +32,19 @@ from peerbayes.peer.protocol.transport import Unreachable
 from peerbayes.peer.protocol.wire import Reply, Request
 from peerbayes.peer.runs.book import MOST_SHARED, NotYet, RosterNeeded, Runs
 from peerbayes.peer.runs.documents import LARGEST, kind_of
+from peerbayes.peer.runs.listing import Listing, Progress
+from peerbayes.peer.state.links_file import publish_links
 from peerbayes.peer.tasks import BackgroundTasks, Rate
 
 LIST = "list"
-SIZE = 32  # bytes of a digest
 ASKED_AT_ONCE, ASKED_EVERY = 400, 0.02  # requests for documents of one caller, and seconds between two more
 ROSTERS_AT_ONCE, ROSTERS_EVERY = 8, 2.0  # the same for rosters that a caller brings, which are verified
-STRIKES = 8  # invalid documents of one neighbour after which it is not asked for a while
+STRIKES = 8  # wrongs of one neighbour, and one more each `BARRED`, after which it is not asked for a while
 BARRED = 60.0  # seconds of that while
+LISTS_AT_ONCE, LISTS_EVERY = 100, 0.1  # listings of one neighbour that are read, and seconds between two more
+MISSES = 64  # documents of one listing that a neighbour may turn out not to have: others have come since
+MOST_REFUSED = 1000  # invalid documents of a neighbour that are remembered
+LOOK = 0.5  # seconds at least between two looks at the files of documents, however many come
 AGAIN = 2.0  # seconds until documents that could not be judged yet are asked for again
 
 
@@ -69,14 +73,22 @@ class Exchange:
         self._busy: Counter[str] = Counter()
         self._asked = Rate(ASKED_AT_ONCE, ASKED_EVERY)
         self._rosters = Rate(ROSTERS_AT_ONCE, ROSTERS_EVERY)
-        self._strikes: Counter[str] = Counter()
-        self._refused: dict[tuple[str, str], int] = {}  # (neighbour, digest) -> the roster's version then
-        self._listed: tuple[tuple[int, ...] | None, bytes] = None, b""
-        self._paths: dict[str, Path] = {}
-        self._adding = asyncio.Lock()
+        self._strikes, self._lists = Rate(STRIKES, BARRED), Rate(LISTS_AT_ONCE, LISTS_EVERY)
+        self._paces = Rate(ASKED_AT_ONCE // 2, 1.5 * ASKED_EVERY)  # below what a neighbour allows
+        self._progress: dict[str, Progress] = {}
+        self._listing, self._looked = Listing(), -LOOK
+        self._stamp: tuple[int, ...] | None = None
+        self._added: set[str] = set()  # documents that have come since the last look at the files
+        self._adding, self._looking = asyncio.Lock(), asyncio.Lock()
 
     def start(self) -> None:
-        """Start a task for every neighbour that has none yet."""
+        """Start a task for every neighbour that has none yet, and the list of this site's links."""
+        session = self.session
+        neighbours = lambda: session.roster.neighbours(session.name)  # noqa: E731
+        self._tasks.add(
+            "the list of links",
+            lambda: publish_links(self.runs.home, neighbours, session.transport.kind_of),
+        )
         for name in self.session.roster.present(self.session.name):
             self._tasks.add(f"the exchange with {name}", partial(self._forever, name))
 
@@ -86,7 +98,7 @@ class Exchange:
     # --- what neighbours are asked for ---------------------------------------------------------------------
 
     async def _forever(self, neighbour: str) -> None:
-        session, pause, seen = self.session, tasks.FIRST_PAUSE, b""
+        session, pause = self.session, tasks.FIRST_PAUSE
         while neighbour in session.roster.present(session.name):
             state = session.neighbour(neighbour)
             try:
@@ -96,23 +108,18 @@ class Exchange:
                     state.versions = None  # it may be updated, or become a site
                     await asyncio.sleep(tasks.LONGEST_PAUSE)
                     continue
-                listing = await self._listing(neighbour, seen)
-                if listing is not None:
-                    complete = await self._fetch(neighbour, listing)
-                    seen = hashlib.sha256(listing).digest() if complete else b""
-                    if not complete:
-                        await asyncio.sleep(AGAIN)
+                await self._list(neighbour)
+                if not await self._fetch(neighbour):
+                    await asyncio.sleep(AGAIN)
                 session.note(neighbour, "")
-                pause, self._strikes[neighbour] = tasks.FIRST_PAUSE, max(0, self._strikes[neighbour] - 1)
+                pause = tasks.FIRST_PAUSE
             except Unreachable as error:
                 session.note(neighbour, str(error), lost=True)
             except RefusedMessage as error:
                 session.refuse(neighbour, error)
                 if error.reason == "other version":
                     state.versions = None
-                self._strikes[neighbour] += 1
-                if self._strikes[neighbour] >= STRIKES:
-                    self._strikes[neighbour] = 0
+                if not self._strikes.allows(neighbour):
                     session.note(neighbour, f"not asked for {BARRED:.0f} s: {error}"[:300])
                     await asyncio.sleep(BARRED)
             else:
@@ -143,32 +150,32 @@ class Exchange:
             if len(session.signed) <= LARGEST_OFFERED:  # a neighbour asks for a larger one by itself
                 _refuse_refusal(await self._ask(neighbour, "roster", body=session.signed))
 
-    async def _listing(self, neighbour: str, seen: bytes) -> bytes | None:
-        """Return the digests of a neighbour's documents; None: they are those that were seen, or it is no site."""
-        listing = await self._pieces(neighbour, "documents", LIST, SIZE * MOST_SHARED, seen)
-        if listing is not None and len(listing) % SIZE:
-            raise RefusedMessage("wrong shape", f"a listing of {len(listing)} bytes")
-        return listing
+    async def _list(self, neighbour: str) -> None:
+        """Ask a neighbour which documents it has that it has not listed yet; wait for some if none is missing."""
+        progress = self._progress.setdefault(neighbour, Progress())
+        progress.ask_again(self.session.roster.version)
+        wait = 0.0 if progress.missing else tasks.WAIT
+        reply = await self._ask(
+            neighbour, "documents", wait, phase=LIST, round_index=progress.number, body=progress.token
+        )
+        _refuse_refusal(reply)
+        if reply.status == "gone":
+            await asyncio.sleep(tasks.LONGEST_PAUSE)  # a process without other runs
+        if not self._lists.allows(neighbour):  # it answers at once that there is nothing, or nothing new
+            raise RefusedMessage("too many listings", f"{neighbour} sends more than {LISTS_AT_ONCE} at once")
+        if reply.status != "ok":
+            return
+        progress.read(reply.body, MOST_SHARED)
 
-    async def _pieces(
-        self, neighbour: str, kind: wire.Kind, phase: str, most: int, seen: bytes = b""
-    ) -> bytes | None:
-        """Return what a neighbour has under a name, piece by piece; None: it has nothing, or nothing new."""
+    async def _pieces(self, neighbour: str, kind: wire.Kind, phase: str, most: int) -> bytes | None:
+        """Return what a neighbour has under a name, piece by piece; None: it has nothing."""
         content, size = b"", None
         while size is None or len(content) < size:
-            wait = tasks.WAIT if seen and not content else 0.0
-            reply = await self._ask(
-                neighbour,
-                kind,
-                wait,
-                phase=phase,
-                round_index=len(content),
-                body=b"" if kind == "roster" else seen,
-            )
+            while kind == "documents" and not self._paces.allows(neighbour):
+                await asyncio.sleep(ASKED_EVERY)
+            reply = await self._ask(neighbour, kind, phase=phase, round_index=len(content))
             _refuse_refusal(reply)
             if reply.status != "ok":
-                if reply.status == "gone" and not content and kind == "documents" and phase == LIST:
-                    await asyncio.sleep(tasks.LONGEST_PAUSE)  # a process without other runs
                 return None
             total = reply.shape[0] if len(reply.shape) == 1 else -1
             if not len(content) + len(reply.body) <= total <= most or size not in (None, total):
@@ -177,32 +184,46 @@ class Exchange:
                 )
             if not reply.body and total:
                 raise RefusedMessage("wrong message", "an empty piece")
-            content, size, seen = content + reply.body, total, b""
+            content, size = content + reply.body, total
         return content
 
-    async def _fetch(self, neighbour: str, listing: bytes) -> bool:
-        """Fetch the documents of a listing that this site lacks; return whether all could be judged."""
-        digests = [listing[start : start + SIZE].hex() for start in range(0, len(listing), SIZE)]
-        known = await asyncio.to_thread(self.runs.shared)
-        version, complete = self.session.roster.version, True
-        for digest in digests:
-            if digest in known or self._refused.get((neighbour, digest)) == version:
-                continue
-            document = await self._pieces(neighbour, "documents", digest, LARGEST)
-            if document is None:
-                continue
-            try:
-                await self._add(neighbour, digest, document)
-            except NotYet:
-                complete = False
-            except IdentityError as error:
-                if len(self._refused) > MOST_SHARED:
-                    self._refused.clear()
-                self._refused[neighbour, digest] = version
-                raise RefusedMessage("bad document", str(error)) from error
-        return complete
+    async def _fetch(self, neighbour: str) -> bool:
+        """Fetch the documents that a neighbour has listed and this site lacks; return whether all could be judged."""
+        await self._look()
+        progress, missed, later = self._progress[neighbour], 0, dict[str, None]()
+        try:
+            while progress.missing:
+                digest = next(iter(progress.missing))
+                if digest not in self._listing.paths and digest not in self._added:
+                    document = await self._pieces(neighbour, "documents", digest, LARGEST)
+                    if document is None:
+                        missed += 1
+                    else:
+                        await self._add(neighbour, digest, document, later)
+                del progress.missing[digest]
+                if missed > MISSES:
+                    raise RefusedMessage(
+                        "wrong message", f"{neighbour} lists documents that it does not have"
+                    )
+        finally:
+            progress.missing |= later
+        return not later
 
-    async def _add(self, neighbour: str, digest: str, document: bytes) -> None:
+    async def _add(self, neighbour: str, digest: str, document: bytes, later: dict[str, None]) -> None:
+        """Verify and store one document, or have it asked for again later; refuse an invalid one."""
+        progress, version = self._progress[neighbour], self.session.roster.version
+        try:
+            await self._stored(neighbour, digest, document)
+        except NotYet:
+            later[digest] = None
+        except IdentityError as error:
+            del progress.missing[digest]
+            progress.refused[digest] = version
+            if len(progress.refused) > MOST_REFUSED:
+                del progress.refused[next(iter(progress.refused))]
+            raise RefusedMessage("bad document", str(error)) from error
+
+    async def _stored(self, neighbour: str, digest: str, document: bytes) -> None:
         """Verify and store one document; a roster that it names is fetched first."""
         claimed = kind_of(document).unverified(document).digest
         if claimed != digest:
@@ -216,6 +237,7 @@ class Exchange:
                     raise NotYet(str(needed)) from needed
                 await asyncio.to_thread(self.runs.keep_named_roster, signed, needed.digest)
                 added = await asyncio.to_thread(self.runs.add, document)
+        self._added.add(digest)
         if added is not None:
             self.session.emit("document", noun=added.NOUN, who=added.member, number=added.number)
             self.session.changes.notify()
@@ -309,26 +331,31 @@ class Exchange:
             until = time.monotonic() + min(request.wait, tasks.WAIT)
             while True:
                 since = self.session.changes.next
-                listing = await self._own_listing()
-                if hashlib.sha256(listing).digest() != request.body:
-                    return self._piece(request, listing, True)
+                await self._look()
+                body = self._listing.after(request.body, request.round_index)
+                if body:
+                    return self._replied(request, "ok", body=body, digest=wire.digest_of(body))
                 if (left := until - time.monotonic()) <= 0:
                     return self._replied(request, "not yet")
                 await self.session.changes.wait(left, since)
         path = None
         if DIGEST.fullmatch(request.phase):
-            await self._own_listing()
-            path = self._paths.get(request.phase) or self.runs.roster_file(request.phase)
+            path = self._listing.paths.get(request.phase) or self.runs.roster_file(request.phase)
         if path is None:
             return self._replied(request, "gone")
         return self._piece(request, await asyncio.to_thread(path.read_bytes), True)
 
-    async def _own_listing(self) -> bytes:
-        stamp = await asyncio.to_thread(self.runs.stamp)
-        if self._listed[0] != stamp:
-            documents = self._paths = await asyncio.to_thread(self.runs.shared)
-            self._listed = stamp, b"".join(map(bytes.fromhex, documents))
-        return self._listed[1]
+    async def _look(self) -> None:
+        """Take into the listing what has come into the folder, whoever put it there."""
+        async with self._looking:
+            if await asyncio.to_thread(self.runs.stamp) == self._stamp:
+                return
+            await asyncio.sleep(max(0.0, self._looked + LOOK - time.monotonic()))
+            added = set(self._added)
+            stamp = await asyncio.to_thread(self.runs.stamp)
+            self._listing.update(await asyncio.to_thread(self.runs.shared))
+            self._stamp, self._looked = stamp, time.monotonic()
+            self._added -= added
 
     def _piece(self, request: Request, content: bytes, current: bool) -> Reply:
         """Return a piece of some content from the byte that was asked for; "gone" where there is none."""

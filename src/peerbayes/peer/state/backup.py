@@ -47,7 +47,7 @@ BLOCK = 1 << 20
 
 STATE, AUDIT = "state.sqlite", "audit.jsonl"  # of a run: grow while they are copied
 # Of the process; for people, rotated or not; and rows with which runs go on.
-LEFT_OUT = ("peer.lock", "rows.lock", "peer.log*", "metrics.prom", "rows.kept")
+LEFT_OUT = ("peer.lock", "rows.lock", "links.json", "peer.log*", "metrics.prom", "rows.kept")
 TABLES = (".csv", ".parquet")  # rows: whoever has them keeps them elsewhere
 SCRATCH = ".backup-"  # begins the name of a folder with copies
 BESIDE = ("-wal", "-shm", "-journal")  # of SQLite: in the copy of its file

@@ -143,6 +143,8 @@ def lock(home: Home) -> Iterator[Lock]:
             time.sleep(0.05)
         folder_lock = Lock(descriptor)
         folder_lock.tell("starting")
+        with contextlib.suppress(OSError):
+            home.links_path.unlink(missing_ok=True)  # of a process that has gone
         yield folder_lock
     finally:
         os.close(descriptor)

@@ -60,6 +60,7 @@ class Home(NetworkFolder):
     request_path = FileOf("peer.csr")
     certificate_path = FileOf("peer.crt")
     log_path = FileOf("peer.log")
+    links_path = FileOf("links.json")
     agreement_path = RecordOf("agreement.toml")
     state_path = RecordOf("state.sqlite")
     audit_path = RecordOf("audit.jsonl")

@@ -21,6 +21,7 @@ from peerbayes.peer.runs import RunEntry, Runs
 from peerbayes.peer.state.audit_log import Tail
 from peerbayes.peer.state.disk import running
 from peerbayes.peer.state.folder import Home
+from peerbayes.peer.state.links_file import links_of
 from peerbayes.peer.state.store import FIGURES, NoState, Store
 from peerbayes.peer.status import state_of
 from peerbayes.report.dashboard.run_folder import Snapshot, speed
@@ -94,6 +95,7 @@ class PeerFolder:
     _exact: bool = True
     _roster: Roster | None = None
     _running: bool = False
+    _links: dict[str, str] = field(default_factory=dict)
     _runs: int = 0
     _number: int = 1
     """The run whose rounds are shown: the last one that has begun here."""
@@ -130,7 +132,7 @@ class PeerFolder:
             self._exact = not self.remote or may_leave(self._terms, home.settings())
         assert self._terms is not None and self._roster is not None
         if self._is_due("running", RUNNING_EVERY):
-            self._running = running(home)
+            self._running, self._links = running(home), links_of(home) or {}
         if self._changed("state", home.state_path, Path(f"{home.state_path}-wal")):
             changed |= self._read_store()
         changed |= self._log.read()
@@ -243,6 +245,7 @@ class PeerFolder:
             "name": name,
             "state": "revoked" if name in roster.revoked else state_of(state, self._running),
             "missed": self._missed[name],
+            "link": self._links.get(name),
             **state,
         }
 

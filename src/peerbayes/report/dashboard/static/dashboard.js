@@ -246,9 +246,9 @@
       fact("Last message sent", last ? clock(last.at) : "none yet", last ? `${last.what} to ${last.to}, ${size(last.bytes)}` : ""),
     );
     $("neighbours-rows").replaceChildren(...facts.neighbours.map((neighbour) => {
-      const tableRow = row(neighbour.name, "", ago(neighbour.seen), count(neighbour.done), count(neighbour.missed), neighbour.note || "");
+      const tableRow = row(neighbour.name, "", neighbour.link || "–", ago(neighbour.seen), count(neighbour.done), count(neighbour.missed), neighbour.note || "");
       tableRow.children[1].append(create("span", { class: "state", "data-state": neighbour.state }, NEIGHBOUR_STATES[neighbour.state] || neighbour.state));
-      if (neighbour.seen) tableRow.children[2].dataset.at = neighbour.seen;
+      if (neighbour.seen) tableRow.children[3].dataset.at = neighbour.seen;
       tableRow.dataset.name = neighbour.name;
       return tableRow;
     }));
