@@ -87,6 +87,7 @@ def test_a_time_that_is_none_is_refused(every):
         ([1, 2, 3, 4], [5], 0.25),  # that rows are gone makes none new
         ([1, 1, 2, 2], [1, 1, 1, 2, 2], 0.25),  # copies count
         ([1, 2], [1, 1, 1, 1], 1.5),
+        ([1, 1, 1, 2], [1, 3], 0.25),  # nor that copies are gone
         ([1, 2, 3, 4], [], 0.0),
         ([], [1, 2], 2.0),
         ([5, 6], [1, 2, 7], 1.5),

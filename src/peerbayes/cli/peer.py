@@ -482,7 +482,7 @@ def erase(
     ] = None,
     form: Format = "table",
 ) -> None:
-    """Erase rows: no later run learns from them. It says what this cannot undo, and which rows are still in the data.
+    """Erase rows, here and in folders of the same rows: no later run learns from them. It says what this cannot undo.
 
     Works while the peer runs. The rows are recorded by keyed digests in erasures.jsonl, never by their values. Exit
     codes: 0 recorded; 2 an invalid request: no such column, or a record that was changed.
