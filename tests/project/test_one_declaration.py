@@ -202,7 +202,7 @@ MEANT = {
     ("cli", "engine = 'local'"),
     ("report", "family = 'naive-bayes'"),
     ("report", "evaluate_every = 1"),
-    ("peer", "epsilon, delta, min_rows, secure_sum, combine, guard"),
+    ("peer", "epsilon, delta, min_rows, secure_sum, combine, guard, evaluation, figures"),
     ("simulation", "messages = 'float64'"),
     ("simulation", "messages, exchanges, faults, penalty, hold_out, select, patience, structure"),
     (
