@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import peerbayes as pb
 from peerbayes.data import sources
-from peerbayes.data.table import Table
+from peerbayes.data.table import HASHED_ROWS, Table
 from peerbayes.errors import SchemaError
 
 pa = pytest.importorskip("pyarrow")
@@ -259,3 +259,63 @@ def test_a_source_of_an_outside_package_may_return_any_table(other, monkeypatch)
     frame = sources.read("mine://rows")
     assert frame["text"].tolist() == ["a", "b"] and frame["integers"].dtype == "int64"
     assert frame["floats"].isna().tolist() == [False, True]
+
+
+# --- text that is hashed once
+
+
+def columns_of_text(rows):
+    rng = np.random.default_rng(2)
+    words = np.array([f"word {k}" for k in range(300)], dtype=object)  # more than a byte numbers
+    many = words[rng.integers(0, 300, rows)]
+    few = np.array(["a", "b", None, np.nan, pd.NA], dtype=object)[rng.integers(0, 5, rows)]
+    few[0] = "b"
+    return {"many": many, "few": few}, rng.integers(0, 2, rows)
+
+
+@pytest.mark.parametrize("of", ["object", "str", "string", "polars", "array"])
+def test_text_that_is_hashed_is_text_that_is_searched(of, monkeypatch):
+    drawn, y = columns_of_text(2 * HASHED_ROWS)
+    if of == "polars":
+        pl = pytest.importorskip("polars")
+        X = pl.DataFrame(
+            {name: [v if isinstance(v, str) else None for v in values] for name, values in drawn.items()}
+        )
+    else:
+        frame = pd.DataFrame(drawn)
+        X = frame.to_numpy(dtype=object) if of == "array" else frame.astype(of)
+    weights = np.random.default_rng(0).uniform(0, 1, y.size)
+    hashed = pb.Schema.infer(X, y, sample_weight=weights)
+    codes = hashed.encode(X).codes
+    assert Table.of(X).texts(0) is not None and Table.of(X).texts(1).codes.min() == -1
+    monkeypatch.setattr("peerbayes.data.table.HASHED_ROWS", 1 << 30)
+    assert Table.of(X).texts(0) is None
+    searched = pb.Schema.infer(X, y, sample_weight=weights)
+    assert searched == hashed and searched.fingerprint == hashed.fingerprint
+    np.testing.assert_array_equal(searched.encode(X).codes, codes)
+    assert len(hashed.columns[0].categories) > 127 and (codes[:, 1] < 0).any()
+
+
+@pytest.mark.parametrize("of", ["object", "str"])
+def test_categories_that_are_new_or_of_another_type_are_found_in_hashed_text(of):
+    drawn, _ = columns_of_text(2 * HASHED_ROWS)
+    X = pd.DataFrame(drawn).astype(of)
+    schema = pb.Schema.infer(X)
+    X.loc[5, "few"] = "never seen"
+    assert schema.encode(X).codes[5, 1] == -1
+    numbers = pb.Schema.infer(pd.DataFrame({"many": [1, 2], "few": [1, 2]}), kinds="discrete")
+    with pytest.raises(pb.SchemaMismatch, match=f"holds '{X['many'][0]}'; its categories are numbers"):
+        numbers.encode(X)
+
+
+def test_only_text_is_hashed():
+    """True is 1 for a hash: which of them a column holds is told from all of its values."""
+    rows = HASHED_ROWS
+    for values in (["a"] * rows + [1], ["a"] * rows + [True], [1, 2] * rows, [None] * rows, [True, 1] * rows):
+        column = np.array(values, dtype=object)
+        assert Table.of(pd.DataFrame({"x": pd.Series(column, dtype=object)})).texts(0) is None
+    with pytest.raises(SchemaError, match="mixes numbers and text"):
+        pb.Schema.infer(pd.DataFrame({"x": pd.Series(["a"] * rows + [1], dtype=object)}))
+    assert Table.of(pd.DataFrame({"x": pd.Series(["a"] * rows, dtype="category")})).texts(0) is None
+    assert Table.of(pd.DataFrame({"x": np.arange(rows)})).texts(0) is None
+    assert Table.of(pd.DataFrame({"x": ["a"] * (rows - 1)})).texts(0) is None

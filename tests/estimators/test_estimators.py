@@ -315,3 +315,44 @@ def test_sampling_takes_any_source_of_randomness():
     model = pb.MixedNB().fit(X, y)
     for source in (lambda: 3, lambda: np.random.default_rng(3), lambda: np.random.RandomState(3)):
         np.testing.assert_array_equal(model.sample(4, source())[0], model.sample(4, source())[0])
+
+
+# --- what is passed by unchecked, and what is counted later
+
+
+@pytest.mark.parametrize("labels", [[2, 0, 1], ["b", "a", "c"], [True, False, True], [0.0, 1.0, 1.0]])
+def test_plain_labels_are_those_that_scikit_learn_checks(labels):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(90, 2)), np.array(labels * 30)
+    plain = pb.MixedNB().fit(X, y)
+    for given in (y.tolist(), pd.Series(y), y[::-1][::-1]):
+        other = pb.MixedNB().fit(X, given)
+        np.testing.assert_array_equal(other.classes_, plain.classes_)
+        np.testing.assert_array_equal(other.statistics_.values, plain.statistics_.values)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        pb.MixedNB().fit(X, y[:-1])
+    with pytest.raises(ValueError, match="Unknown label type"):
+        pb.MixedNB().fit(X, rng.normal(size=90))
+
+
+def test_an_array_after_a_table_has_no_names():
+    X, y = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2
+    model = pb.MixedNB().fit(pd.DataFrame(X[:, :2], columns=["a", "b"]), y)
+    assert model.n_features_in_ == 2
+    model.fit(X, y)
+    assert model.n_features_in_ == 3 and not hasattr(model, "feature_names_in_")
+    for wrong in (X[:0], X[:, :0], X[0]):
+        with pytest.raises(ValueError, match=r"minimum of 1 is required|Expected 2D array"):
+            pb.MixedNB().fit(wrong, y)
+
+
+def test_a_pickled_model_has_what_was_counted_in_its_rows_but_none_of_them():
+    X, y = np.random.default_rng(0).normal(size=(500, 3)), np.arange(500) % 2
+    model, asked = pb.MixedNB().fit(X, y), pb.MixedNB().fit(X, y)
+    asked.describe()
+    written = pickle.dumps(model)
+    assert len(written) < X.nbytes
+    assert not any(value.tobytes() in written for value in X.ravel()[:200])
+    pd.testing.assert_frame_equal(pickle.loads(written).describe(), asked.describe())
+    X[:] = 0.0
+    pd.testing.assert_frame_equal(model.describe(), asked.describe())

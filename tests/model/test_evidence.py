@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import gammaln
 from scipy.stats import dirichlet_multinomial, invwishart, multivariate_t
 from sklearn.datasets import load_digits, load_wine
 
@@ -289,3 +290,15 @@ def test_even_tables_have_the_strength_that_each_would_have_by_itself():
             cells.ravel(), base, zeros, cells.sum(axis=1), np.zeros(2, dtype=int), 1
         )
         assert strengths[k] == expected[0]
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3, 20])
+def test_few_gamma_functions_give_the_multivariate_one(most):
+    rng = np.random.default_rng(1)
+    size = np.append(rng.integers(0, most + 1, 6), most)
+    value = 0.5 * (rng.uniform(0.01, 1000, (5, size.size)) + size + 1)
+    expected = [
+        [sum(gammaln(v - 0.5 * step) for step in range(d)) for v, d in zip(row, size, strict=True)]
+        for row in value
+    ]
+    np.testing.assert_allclose(evidence._gammas(value, size), expected, rtol=1e-13, atol=1e-12)

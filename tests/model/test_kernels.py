@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import tracemalloc
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -114,6 +115,29 @@ def test_plain_sums_are_nearly_exact_over_any_number_of_blocks():
     for c in range(2):
         exact = [math.fsum(column) for column in np.concatenate([z, z * z], axis=1)[labels == c].T]
         np.testing.assert_allclose(found[c, 1:], exact, rtol=2.3e-16, atol=0)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("clip", [None, 5.0])
+def test_sums_of_products_are_nearly_exact_in_blocks(weighted, clip):
+    """Matrix products of parts that are exact: every entry of S is the exact sum, rounded once."""
+    rng = np.random.default_rng(7)
+    z = rng.normal([3, -2, 1e-3], [1e-3, 1.0, 1e-9], (3000, 3))
+    schema = pb.Schema(tuple(pb.Column(name, "continuous") for name in "abc"), clip=clip)
+    labels = rng.choice([0, 2], len(z)).astype(np.int32)  # a class without rows
+    weights = rng.uniform(0.1, 2, len(z)) if weighted else None
+    source = sources.Raw(schema, Table.of(z))
+    found = passes.Plain(SharedGaussian(continuous=3), source, labels, 3, weights).statistics()
+    rows = np.concatenate([np.ones((len(z), 1)), np.clip(z, -schema.limit, schema.limit)], axis=1)
+    pairs = np.transpose(np.triu_indices(4))
+    for c in range(3):
+        fractions = [[Fraction(value) for value in row] for row in rows[labels == c].tolist()]
+        of_class = np.ones(len(fractions)) if weights is None else weights[labels == c]
+        worth = [Fraction(weight) for weight in of_class.tolist()]
+        exact = [
+            float(sum(w * row[i] * row[j] for row, w in zip(fractions, worth, strict=True))) for i, j in pairs
+        ]
+        np.testing.assert_allclose(found[c], exact, rtol=2.3e-16, atol=0)
 
 
 def test_what_is_lost_between_blocks_is_kept():

@@ -1,11 +1,26 @@
 """Bits and ranges of columns are those of the rows, whatever the model."""
 
+import copy
+import gc
+import pickle
+import weakref
+
 import numpy as np
 import pytest
 from sklearn.metrics import mutual_info_score
 
-from peerbayes.data.table import Rows
-from peerbayes.model.sources import BEYOND, counted_rows, observe
+from peerbayes.data.schema import Schema
+from peerbayes.data.table import Rows, Table
+from peerbayes.model.sources import (
+    BEYOND,
+    COUNTED_ENTRIES,
+    LaterObserved,
+    Observed,
+    Raw,
+    counted_rows,
+    observe,
+    observe_later,
+)
 
 
 def encoded(values=None, codes=None):
@@ -105,3 +120,61 @@ def test_large_tables_are_counted_evenly():
     assert some[0] == 0 and some[-1] == 10**6 - 1 and some.size * 20 <= 1 << 18
     assert np.ptp(np.diff(some)) <= 1
     assert counted_rows(10**6, 10**5).size == 2000
+
+
+# --- what is counted when it is first read
+
+
+def some_rows(rows=300, columns=3):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(rows, columns))
+    schema = Schema.infer(X)
+    return X, schema, Raw(schema, Table.of(X)), rng.integers(0, 2, rows)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_is_counted_later_is_what_is_counted_at_once(weighted):
+    X, schema, source, labels = some_rows()
+    weights = np.random.default_rng(4).uniform(0.5, 2, len(X)) if weighted else None
+    expected = observe(schema.encode(X), labels, 2, weights)
+    later = observe_later(source, labels, 2, weights)
+    X[:], labels[:] = 0.0, 0  # rows that change are not those that were learned from
+    if weights is not None:
+        weights[:] = 1.0
+    assert isinstance(later, LaterObserved)
+    for found, of_rows in zip(later.counted(), expected, strict=True):
+        np.testing.assert_array_equal(found, of_rows)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))]
+)
+def test_a_copy_has_what_was_counted_and_no_rows(copied):
+    _, schema, source, labels = some_rows()
+    found = copied(observe_later(source, labels, 2))
+    assert type(found) is Observed
+    np.testing.assert_array_equal(found.bits, observe(schema.encode(source.table), labels, 2).bits)
+
+
+def test_rows_are_kept_no_longer_than_until_they_are_counted():
+    class Marked:
+        pass
+
+    marked = Marked()
+    kept = weakref.ref(marked)
+
+    def count(rows=marked):
+        return Observed(np.zeros(1), np.zeros((0, 2)))
+
+    later = LaterObserved(count)
+    del marked, count
+    gc.collect()
+    assert kept() is not None
+    first = later.counted()
+    gc.collect()
+    assert kept() is None and later.counted() is first
+
+
+def test_wide_rows_are_counted_at_once():
+    X, _, source, labels = some_rows(COUNTED_ENTRIES // 600, 610)
+    assert X.size > COUNTED_ENTRIES and isinstance(observe_later(source, labels, 2), Observed)

@@ -367,23 +367,23 @@ def split_products(
     upper, lower = _on_grid(in_order, bits, largest, *buffers)
     doubled = np.add(upper, in_order, out=values)
     weights = None if weights is None else weights[order]
-    exact, rest = np.zeros((2, classes, 1 + d, 1 + d))
+    first, second, _ = triangle(1 + d)  # 1, z, and z_i z_j for i ≤ j: the order of the features
+    exact, rest = np.zeros((2, classes, first.size))
     ends = np.cumsum(np.bincount(labels, minlength=classes)).tolist()
     for c, (start, stop) in enumerate(pairwise([0, *ends])):
+        if start == stop:
+            continue
         high, low = upper[:, start:stop], lower[:, start:stop]
         if weights is None:
-            np.matmul(high, high.T, out=exact[c])
-            np.matmul(low, doubled[:, start:stop].T, out=rest[c])
+            exact[c] = (high @ high.T)[first, second]
+            product = low @ doubled[:, start:stop].T
+            rest[c] = 0.5 * (product[first, second] + product[second, first])
             continue
         weighed = in_order[:, start:stop] * weights[start:stop]
         weighed, below = _on_grid(weighed, bits, None, np.empty_like(weighed), weighed)
-        np.matmul(weighed, high.T, out=exact[c])
-        np.matmul(weighed, low.T, out=rest[c])
-        rest[c] += below @ in_order[:, start:stop].T
-    if weights is None:
-        rest = 0.5 * (rest + rest.mT)
-    first, second, _ = triangle(1 + d)  # 1, z, and z_i z_j for i ≤ j: the order of the features
-    return exact[:, first, second], rest[:, first, second]
+        exact[c] = (weighed @ high.T)[first, second]
+        rest[c] = (weighed @ low.T + below @ in_order[:, start:stop].T)[first, second]
+    return exact, rest
 
 
 def add_products(
