@@ -77,6 +77,9 @@ def overhead(rows: int, peers: int, cells: int, turns: int) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 taken[script].append(seconds_of(script, rows, peers, cells, folder))
         logs.append(math.log(taken[STUDY][-1] / taken[BARE][-1]))
+        print(
+            f"turn {turn + 1}: {taken[BARE][-1]:.1f} s bare, {taken[STUDY][-1]:.1f} s as a study", flush=True
+        )
     bare, study = (float(np.median(taken[script])) for script in (BARE, STUDY))
     print(
         f"{cells} cells of {peers} peers, {rows:,} rows: {bare:.1f} s bare, {study:.1f} s as a study (medians)"
