@@ -199,7 +199,8 @@ class Invariants:
 
     def _beyond(self, blocks: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return max |S − centre| / limit: [M, P, C, K], [K] -> [M]; blocks after the first have centre 0."""
-        return (self._distances(blocks) / (limit + self.rounding * self.mass)).max(axis=1)
+        allowed = limit + self.rounding * self.mass
+        return (self._distances(blocks) / allowed).max(axis=1)
 
     def _distances(self, blocks: np.ndarray) -> np.ndarray:
         """Return max_c |S − centre| of each column: [M, P, C, K] -> [M, K]; blocks after the first have centre 0."""
