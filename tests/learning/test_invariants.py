@@ -85,6 +85,27 @@ def test_what_rounds_cannot_have_made_is_absurd(case, size):
     assert plausible.violation(message, turn).reason == "absurd magnitude"
 
 
+@given(
+    honest(),
+    st.booleans(),
+    st.sampled_from([0.0, 1e-9, 1e-3, 1.0, 1e3, 1e300, np.inf, np.nan]),
+    st.booleans(),
+)
+def test_a_quick_examination_says_what_all_checks_say(case, tied, size, balanced):
+    plausible, message, turn, rng = case
+    if not tied:
+        plausible = replace(plausible, ties=csr_array((0, WIDTH)))
+    if turn % 3 == 0:
+        plausible = replace(plausible, first=np.ones(WIDTH))
+    message, column = message.copy(), rng.integers(WIDTH)
+    message[0, column] += size
+    if balanced:
+        message[1, column] -= size
+    for rounds in (1, turn):
+        expected = plausible.violation(message, rounds), plausible.unusual(message, rounds)
+        assert plausible.examined(message, rounds) == expected
+
+
 def test_numbers_whose_sum_is_no_number_are_refused():
     """Where nothing bounds the entries, 16 classes with ±1.7e308 add up to ∞ − ∞."""
     plausible = known(np.zeros(1), 1.0, (), np.inf, np.zeros((16, 1)))

@@ -120,6 +120,7 @@ def test_a_state_of_an_earlier_version_can_be_read(tmp_path):
         assert store.history()[0]["train_error"] == 0.25 and store.history()[0]["test_error"] is None
     with contextlib.closing(sqlite3.connect(path)) as before:
         before.execute("DROP TABLE judged")
+        before.execute("DROP TABLE received")
         for column in ("missed", "correction"):
             before.execute(f"ALTER TABLE outbox DROP COLUMN {column}")
         before.execute("PRAGMA user_version = 0")

@@ -165,15 +165,19 @@ class Invariants:
         margin, noise = self.rounding * self.mass, self._noise(round_index)
         with np.errstate(over="ignore", invalid="ignore"):
             worst = self._distances(blocks)[0]
-            # NaN is within no bound, and where a distance is bounded, all numbers are finite.
-            unusual = not (worst <= UNUSUAL * round_index * self.growth + noise + margin).all()
+            finite = np.isfinite(worst).all()  # then all numbers are
+            usual = finite and (worst < UNUSUAL * round_index * self.growth + noise + margin).all()
             fine = (
-                not self.ties.shape[0]
-                and not (round_index == 1 and self.first is not None)
-                and (worst <= self._limit(round_index) + margin).all()
+                finite
+                and not self.ties.shape[0]
+                and not (self.first is not None and round_index == 1)
+                and (worst < self._limit(round_index) + margin).all()
                 and self._sums_hold(blocks[0], margin)
             )
-        return None if fine else self.violation(message, round_index), bool(unusual)
+        return (
+            None if fine else self.violation(message, round_index),
+            not usual and self.unusual(message, round_index),
+        )
 
     def _sums_hold(self, blocks: np.ndarray, tolerance: float) -> bool:
         """Return whether class sums are what they must be: [P, C, K]."""
@@ -181,7 +185,7 @@ class Invariants:
             return True
         sums = blocks.sum(axis=1)
         sums[0] -= self.sums
-        return bool((np.abs(sums) <= tolerance).all())
+        return bool((np.abs(sums) < tolerance).all())
 
     def _limit(self, round_index: int) -> np.ndarray:
         """Return how far entries of a message of a round can be from the centre: [K]."""
@@ -195,7 +199,8 @@ class Invariants:
 
     def _beyond(self, blocks: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return max |S − centre| / limit: [M, P, C, K], [K] -> [M]; blocks after the first have centre 0."""
-        return (self._distances(blocks) / (limit + self.rounding * self.mass)).max(axis=1)
+        allowed = limit + self.rounding * self.mass
+        return (self._distances(blocks) / allowed).max(axis=1)
 
     def _distances(self, blocks: np.ndarray) -> np.ndarray:
         """Return max_c |S − centre| of each column: [M, P, C, K] -> [M, K]; blocks after the first have centre 0."""

@@ -192,6 +192,8 @@ class ModelFile:
 
 SHARE = 20  # the pause between evaluations in multiples of their duration: they take a twentieth of the time
 PAUSE = 0.2  # seconds between two evaluations, which is often enough for whoever follows a run
+WORK = 50  # the work of this process until the next in multiples of an evaluation's: a busy machine makes rounds slow,
+LONGEST = 1.0  # and them no more frequent; but so many seconds are enough to wait
 
 
 @dataclass
@@ -202,6 +204,8 @@ class Evaluator:
     held_out: Sample | None
     of_weights: bool
     due: float = 0.0
+    work_due: float = 0.0
+    """Seconds of the processor that this process has used when the next is due."""
     unknown: int = 0
     """Held-out rows whose class occurs in no peer's training rows: every model is wrong about them."""
 
@@ -221,14 +225,21 @@ class Evaluator:
             held_out = Sample(agreed.family, Rows(rows.values[kept], rows.codes[kept]), labels[kept])
         return cls(training, held_out, agreed.of_weights, unknown=unknown)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether there is time for an evaluation."""
+        now = time.monotonic()
+        return now > self.due and (time.process_time() > self.work_due or now > self.due + LONGEST - PAUSE)
+
     def figures(self, stats: np.ndarray) -> dict[str, float | None]:
         """Return the errors of S [C, K] on training and held-out rows."""
-        began = time.monotonic()
+        began, worked = time.monotonic(), time.thread_time()
         weights = stats[None] if self.of_weights else self.training.family.weights(stats[None])
         error, soft = self.training.errors(weights, soft=True)
         test_error = self._test_error(weights)
         now = time.monotonic()
         self.due = began + max(PAUSE, SHARE * (now - began))
+        self.work_due = time.process_time() + WORK * (time.thread_time() - worked)
         return {"train_error": float(error[0]), "soft_error": float(soft[0]), "test_error": test_error}
 
     def _test_error(self, weights: np.ndarray) -> float | None:

@@ -230,7 +230,7 @@ class Rounds:
         gone = [name for name in agreed.learner.neighbours if name not in self._session.neighbours]
         before, state = state, agreed.learner.step(state, self._gathered(state, heard), attached, gone)
         round_index, figures = self._session.round_index + 1, {}
-        if round_index == self._session.terms.message_rounds or time.monotonic() > evaluator.due:
+        if round_index == self._session.terms.message_rounds or evaluator.is_due:
             figures = evaluator.figures(agreed.learner.read(state))
             figures["disagreement"] = agreed.learner.apart(before, heard)
         reference = None
