@@ -193,8 +193,8 @@ class Settings:
         option="", example=None).field()
     same_rows: tuple[str, ...] = Setting(
         (), Kind(_folders, "a list of folders of peers", (list,)),
-        "folders of other peers of this owner that learn from the same rows: what they release or may counts here too, "
-        "and rows are erased in all of them. Each names the others",
+        "folders of other peers of this owner that learn from the same rows: what they release, or may, counts here "
+        "too, and rows are erased in all of them. Each names the others",
         option="", example=None).field()
     share_figures: str = Setting(
         NAMED, choice(SHARES),
