@@ -24,8 +24,6 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], int]]] = {
     "study.py": ("What a study costs beside bare calls", study.main),
 }
 
-WITH_ROWS = ("predictions.py", "study.py")  # those that have the option
-
 HEAD = """# Performance
 
 Figures of `python benchmarks/all.py`, in processor time on one thread: ratios to what is named after the slash, or what
@@ -56,7 +54,7 @@ def main() -> int:
     parts = [HEAD.format(where=where)]
     for name, (title, run) in BENCHMARKS.items():
         print(f"{title}: python benchmarks/{name}")
-        few = ["--rows", str(options.rows)] if options.rows and name in WITH_ROWS else []
+        few = ["--rows", str(options.rows)] if options.rows and name == "predictions.py" else []
         sys.argv = [name, *few]
         begin = len(measuring.figures)
         run()
