@@ -26,8 +26,6 @@ BENCHMARKS: dict[str, tuple[str, Callable[[], int]]] = {
     "simulate.py": ("Simulations beside a plain script, and beside their bare products", simulate.main),
 }
 
-WITH_ROWS = ("predictions.py", "study.py")  # those that have the option
-
 HEAD = """# Performance
 
 Figures of `python benchmarks/all.py`, in processor time on one thread: ratios to what is named after the slash, or what
@@ -58,7 +56,7 @@ def main() -> int:
     parts = [HEAD.format(where=where)]
     for name, (title, run) in BENCHMARKS.items():
         print(f"{title}: python benchmarks/{name}")
-        few = ["--rows", str(options.rows)] if options.rows and name in WITH_ROWS else []
+        few = ["--rows", str(options.rows)] if options.rows and name == "predictions.py" else []
         sys.argv = [name, *few]
         begin = len(measuring.figures)
         run()
