@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from peerbayes.peer.state.disk import running
 from peerbayes.peer.state.folder import Home, Peer
 from peerbayes.peer.state.ledger import refuse_broken, refuse_overspent, spent
 from peerbayes.peer.state.links_file import NONE, links_of
+from peerbayes.peer.state.store import NoState, Store
 from peerbayes.peer.status import warnings_of
 from peerbayes.privacy.accounting import Privacy
 from peerbayes.privacy.exposure import WORDS
@@ -193,8 +194,8 @@ async def _neighbours(home: Home, peer: Peer, runs: bool) -> list[Check]:
                 serves = True
         found = [] if runs else await _at_relay(session)
         names = peer.roster.present(peer.name)
-        links = (lambda: links_of(home)) if runs else None
-        findings = await asyncio.gather(*(_both_ways(session, name, serves, links) for name in names))
+        at_work = home if runs else None
+        findings = await asyncio.gather(*(_both_ways(session, name, serves, at_work) for name in names))
     return [*found, *(check for checks in findings for check in checks)]
 
 
@@ -208,9 +209,6 @@ async def _at_relay(session: Session) -> list[Check]:
     return [Check("relay", "ok", f"this peer waits at {address.removeprefix(RELAY)}")]
 
 
-Published = Callable[[], dict[str, str] | None]
-"""Returns what the process that runs says of its links."""
-
 # How a neighbour is linked, in words.
 WAYS = {
     "direct": "direct: over a connection that this peer opened",
@@ -219,17 +217,19 @@ WAYS = {
 }
 
 
-async def _both_ways(session: Session, name: str, listening: bool, links: Published | None) -> list[Check]:
-    """Return the checks of a neighbour; `links`: of the process that runs, None where none does."""
-    if links is not None and session.roster.member(name).address == OUTBOUND:
-        return await _of_running(session, name, links)
-    outward, answers = await _outward(session, name, links)
+async def _both_ways(session: Session, name: str, listening: bool, at_work: Home | None) -> list[Check]:
+    """Return the checks of a neighbour; `at_work`: the folder, where a process runs in it."""
+    if at_work is not None and session.roster.member(name).address == OUTBOUND:
+        return await _of_running(at_work, name)
+    outward, answers = await _outward(session, name, at_work)
     return [outward, await _inward(session, name)] if answers and listening else [outward]
 
 
-async def _of_running(session: Session, name: str, links: Published) -> list[Check]:
+async def _of_running(home: Home, name: str) -> list[Check]:
     """Return the checks of a neighbour that calls the process that runs, and nobody else."""
-    kind = await _linked(links, name)
+    kind = await _linked(home, name)
+    if note := _noted(home, name):  # such as that it speaks no version of the protocol that this peer does
+        return [Check(f"neighbour {name}", "warning", printable(note))]
     if kind in WAYS:
         linked = Check(f"neighbour {name}", "ok", f"this peer's process is linked to it; {WAYS[kind]}")
         return [linked, Check(f"reached by {name}", "ok", "over the connection that it opened")]
@@ -243,18 +243,26 @@ async def _of_running(session: Session, name: str, links: Published) -> list[Che
     return [Check(f"neighbour {name}", "warning", f"{problem}. A run waits for it")]
 
 
-async def _linked(links: Published, name: str) -> str | None:
+def _noted(home: Home, name: str) -> str:
+    """Return what the process that runs has noted of a neighbour beyond its link; "": nothing."""
+    with contextlib.suppress(NoState), contextlib.closing(Store(home.state_path, readonly=True)) as store:
+        note = str(store.neighbours().get(name, {}).get("note") or "")
+        return "" if note.startswith(f"{name} ") and "connection" in note else note
+    return ""
+
+
+async def _linked(home: Home, name: str) -> str | None:
     """Return how the process that runs is linked to a neighbour, which may take it a moment; None: it does not say."""
     until = time.monotonic() + LINK_TIMEOUT
     while True:
-        found = links()
+        found = links_of(home)
         kind = None if found is None else found.get(name, NONE)
         if kind not in (None, NONE) or time.monotonic() > until:
             return kind
         await asyncio.sleep(0.2)
 
 
-async def _outward(session: Session, name: str, links: Published | None) -> tuple[Check, bool]:
+async def _outward(session: Session, name: str, at_work: Home | None) -> tuple[Check, bool]:
     """Return the check of a hello, and whether the neighbour answers this peer."""
     subject = f"neighbour {name}"
     roster, began = session.roster, time.time()
@@ -282,9 +290,9 @@ async def _outward(session: Session, name: str, links: Published | None) -> tupl
     if reply.run != roster.run:
         rosters = f"it has roster {reply.roster}, this peer {roster.version}"
         return Check(subject, "warning", f"{rosters}; the newer one is passed on during the run"), True
-    kind = session.transport.kind_of(name) if links is None else await _linked(links, name)
+    kind = session.transport.kind_of(name) if at_work is None else await _linked(at_work, name)
     answers = f"answers in {1000 * took:.0f} ms, round {reply.done}"
-    if kind == NONE and links is not None:
+    if kind == NONE and at_work is not None:
         problem = "it answers this check, and this peer's process has no link to it now: the log says why"
         return Check(subject, "warning", f"{answers}; {problem}"), True
     return Check(subject, "ok", f"{answers}; {WAYS[kind]}" if kind in WAYS else answers), True

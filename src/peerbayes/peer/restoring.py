@@ -26,8 +26,9 @@ from peerbayes.data import files
 from peerbayes.data.files import printable
 from peerbayes.errors import PeerbayesError, PeerError
 from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.greeter import Greeter
 from peerbayes.peer.identity import keys
-from peerbayes.peer.identity.roster import Roster
+from peerbayes.peer.identity.roster import OUTBOUND, Roster
 from peerbayes.peer.learning import kept_rows
 from peerbayes.peer.protocol.session import idle_session
 from peerbayes.peer.protocol.wire import Process
@@ -42,6 +43,7 @@ from peerbayes.peer.state.same_rows import IN_PART, locked
 from peerbayes.peer.state.store import NoState, Store
 
 ASK_TIMEOUT = 10.0  # seconds for a neighbour's answer
+COMES_TIMEOUT = 20.0  # the same for one that is outbound: it calls this peer every few seconds
 TERMS, OUTCOME = "agreement.toml", "outcome.json"
 UNFINISHED = ".restoring"  # a file in the folder of a run while it is restored
 LOST = "lost"  # the state of a run of which a backup knows nothing but its terms
@@ -460,7 +462,9 @@ async def _asked(peer: Peer, process: Process) -> Neighbours:
 
     async def ask(name: str) -> None:
         try:
-            reply = await session.ask(name, session.request(name, "hello"), ASK_TIMEOUT)
+            outbound = session.roster.member(name).address == OUTBOUND
+            seconds = COMES_TIMEOUT if outbound else ASK_TIMEOUT
+            reply = await session.ask(name, session.request(name, "hello"), seconds)
         except PeerError as error:
             neighbours.silent[name] = str(error)
             return
@@ -476,5 +480,9 @@ async def _asked(peer: Peer, process: Process) -> Neighbours:
 
     async with idle_session(peer) as session:
         session.process = lambda: process
+        with contextlib.suppress(
+            PeerError
+        ):  # the port is in use: neighbours that are outbound are silent then
+            await session.transport.serve(Greeter(session).answer)
         await asyncio.gather(*map(ask, peer.roster.present(peer.name)))
     return neighbours
