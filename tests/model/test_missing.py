@@ -534,6 +534,7 @@ def test_degenerate_columns_stay_finite(change, estimator, calibrate):
     assert np.isfinite(model.predict_joint_log_proba(X)).all()
 
 
+@pytest.mark.filterwarnings("ignore:empty:peerbayes.errors.DataWarning")  # which is meant
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_a_column_without_any_value_is_refused(estimator):
     X, y = holed_wine()

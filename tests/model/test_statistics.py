@@ -114,6 +114,7 @@ def test_addition_is_associative_and_sum_works(estimator):
     close(estimator.from_statistics(left), estimator(clip=None).fit(X, y), X)
 
 
+@pytest.mark.filterwarnings("ignore:empty:peerbayes.errors.DataWarning")  # which is meant
 def test_a_column_without_values_on_one_side_takes_the_other_sides_kind():
     X, y = table(1)
     empty = X.assign(kind=None, mass=np.nan)
