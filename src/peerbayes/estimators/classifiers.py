@@ -245,7 +245,7 @@ class _Network(_FullGaussian):
 
     @property
     def structure_(self) -> Any:
-        """The structure as a networkx DiGraph, the class included; needs networkx."""
+        """The structure as a networkx DiGraph, the class included."""
         import networkx as nx
 
         graph = nx.DiGraph()
