@@ -17,6 +17,7 @@ from peerbayes.peer.agreement.summary import OwnTable
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.protocol import wire
+from peerbayes.peer.running_peer import RunningPeer
 from peerbayes.peer.state import store as store_module
 from peerbayes.peer.state.audit_log import entries
 from shared.own_strategy import Momentum
@@ -237,6 +238,29 @@ def test_rows_that_changed_between_two_starts_are_refused(tmp_path, rng):
 
     reached = np.stack(asyncio.run(main()))
     assert np.abs(reached - simulated(shared, DENSE, terms).stats).max() <= 1e-9
+
+
+def test_a_goodbye_that_a_break_swallows_is_said_again(tmp_path, rng, monkeypatch):
+    """Who leaves first is the only one to know that all rounds are done; then its links break for two seconds."""
+    terms, broken = Terms("test", "label", strategy="crc", rounds=4), []
+    peers, say = peers_of(tmp_path, terms, DENSE, shared_out(rng)), RunningPeer._say_goodbye
+
+    async def said_in_a_break(self, rounds):
+        if not broken:
+            broken.append(self.session.name)
+            for name in self.session.neighbours:
+                self.session.neighbour(name).told = rounds - 1
+                peers.nodes[name].session.neighbour(self.session.name).done = rounds - 1
+            links = {frozenset((self.session.name, name)) for name in self.session.neighbours}
+            peers.hub.cut |= links
+            asyncio.get_running_loop().call_later(2.0, peers.hub.cut.clear)
+        await say(self, rounds)
+
+    monkeypatch.setattr(RunningPeer, "_say_goodbye", said_in_a_break)
+    asyncio.run(peers.all(linger=25.0))
+    assert broken
+    for name in peers.names:
+        assert not [event for event, _ in peers.told[name] if event == "left behind"]
 
 
 @pytest.mark.long

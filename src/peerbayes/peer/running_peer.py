@@ -304,12 +304,34 @@ class RunningPeer:
             await session.changes.wait(min(1.0, max(0.0, until - time.monotonic())))
         if behind:
             session.emit("left behind", neighbours=behind)
-        for name in (*session.neighbours, *self._blocklist):  # so that they need not wait for this peer
-            last = session.request(name, "hello", heard=self._evidence.to_pass_on(name))
-            if name in self._blocklist:
-                last = session.request(name, "leave")
-            with contextlib.suppress(Unreachable, RefusedMessage):
-                await session.ask(name, last, 1.0)
+        await self._say_goodbye(rounds)
+
+    async def _say_goodbye(self, rounds: int) -> None:
+        """Tell the neighbours that all rounds are done here, so that they need not wait for this peer.
+
+        Who does not hear it waits for as long as it lingers. A link may just be broken, so it is said again, for a
+        while, to neighbours that have had no reply since the last round.
+        """
+        session, end = self.session, time.monotonic() + min(tasks.DRAIN, self.linger)
+        missed = [*session.neighbours, *self._blocklist]
+        while missed:
+            for name in tuple(missed):
+                last = session.request(name, "hello", heard=self._evidence.to_pass_on(name))
+                if name in self._blocklist:
+                    last = session.request(name, "leave")
+                with contextlib.suppress(Unreachable):
+                    with contextlib.suppress(RefusedMessage):
+                        await session.ask(name, last, 1.0)
+                    missed.remove(name)
+            missed = [
+                name
+                for name in session.neighbours
+                if name in missed and session.neighbour(name).told < rounds
+            ]
+            if time.monotonic() > end:
+                break
+            if missed:
+                await session.changes.wait(1.0)
 
     async def _leave_those_beyond(self, rounds: int) -> None:
         """Tell neighbours that go on, though all were to stop, not to wait: they lack a sum that this peer has."""

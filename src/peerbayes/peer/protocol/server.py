@@ -106,6 +106,8 @@ class Server:
             self._busy[caller] += 1
             try:
                 reply = await self._reply(caller, request)
+                if (state := self.session.neighbour_states.get(caller)) is not None:
+                    state.told = reply.done
                 if reply.digest:
                     self.session.room.clear("request")  # what left was logged
             finally:

@@ -105,6 +105,8 @@ class NeighbourState:
     """What has come of its roster."""
     answered: bool = False
     """Whether it has answered since this peer started."""
+    told: int = -1
+    """The last round that this peer said in a reply to it that it has done."""
     response: ResponseTime = field(default_factory=ResponseTime)
     calls: ResponseTime = field(default_factory=ResponseTime)
     """How long its replies take, beyond the time that they may wait; `missed`: calls in a row without one."""
