@@ -25,7 +25,8 @@ from peerbayes.peer.state.peer_settings import DEMANDS
 
 FILE = "consent.toml"
 ANYBODY = "*"  # among the members: whoever the founder invites
-PROTECTIONS = ("epsilon", "delta", "min_rows", "secure_sum", "combine", "guard")  # entries of [require]
+OWN_LIMITS = ("evaluation", "figures")  # entries of [require] that a consent has too
+PROTECTIONS = tuple(name for name in DEMANDS if name not in OWN_LIMITS)
 
 
 class Approved(NamedTuple):
