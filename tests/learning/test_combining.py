@@ -86,7 +86,7 @@ def test_one_peer_clips_as_the_simulator_does(case):
         )
         alone, pulls = learner._mixed(messages[[v]], {str(u): messages[u] for u in heard})
         np.testing.assert_allclose(alone.ravel(), together[v], atol=1e-9)
-        np.testing.assert_allclose(messages[v] + sum(pulls.values()), alone[0], atol=1e-9)
+        np.testing.assert_allclose(messages[v] + pulls.sum(axis=0), alone[0], atol=1e-9)
 
 
 @given(networks(), st.floats(10.0, 1e9))

@@ -32,7 +32,7 @@ def signed(network, roster):
 def network(tmp_path):
     """Three in a line with certificates that are due; the last one is a deputy."""
     tables = [some_rows(seed) for seed in range(3)]
-    made = Loopback.create(tmp_path, terms_of(rounds=4000), tables, CHAIN)
+    made = Loopback.create(tmp_path, terms_of(rounds=200_000), tables, CHAIN)
     founder, roster = made.founder, made.founder.roster()
     key, began = founder.key_path.read_bytes(), datetime.now(UTC) - AGO
     for name, home in made.homes.items():

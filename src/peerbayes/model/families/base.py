@@ -511,4 +511,6 @@ def beside(array: Array, values: np.ndarray, dtype: Any = None) -> Array:
     if isinstance(array, np.ndarray):
         return values if dtype is None else values.astype(dtype)
     xp = array_namespace(array)
-    return xp.asarray(values if dtype is None else values.astype(float), dtype=dtype, device=device(array))
+    # A copy of what may not be written to, such as indices that are kept: PyTorch warns of it.
+    writable = np.require(values if dtype is None else values.astype(float), requirements="W")
+    return xp.asarray(writable, dtype=dtype, device=device(array))

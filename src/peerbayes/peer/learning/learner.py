@@ -268,10 +268,9 @@ class Broadcaster:
         senders = np.arange(1, len(messages))
         shares = np.array([self.weights[name] for name in names])
         weights = link_weights(self.rule, shares, messages, np.zeros_like(senders), senders)
-        if self.by_link:
-            for k, name, weight in zip(indices, names, weights, strict=True):
-                np.subtract(heard[name], message[0], out=pulls[k])
-                pulls[k] *= weight
+        for k, name, weight in zip(indices, names, weights, strict=True):
+            np.subtract(heard[name], message[0], out=pulls[k])
+            pulls[k] *= weight
         row = np.concatenate([[1.0 - weights.sum()], weights])
         return (row @ messages.reshape(len(messages), -1)).reshape(message.shape), pulls
 
