@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from peerbayes.data.arguments import one_of, refusal, shown
-from peerbayes.data.column import Column
+from peerbayes.data.column import Column, column_of_numbers
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.kinds.binned import Binned
 from peerbayes.data.kinds.kind import units
@@ -50,8 +50,28 @@ def infer_columns(
     bins: int | None = None,
     labels: np.ndarray | None = None,
 ) -> tuple[Column, ...]:
-    """Return the description of each column, from all rows; `weights` [n] count a row that many times.
+    """Return the description of each column, from all rows; the arguments are those of `inspect`."""
+    return inspect(table, kinds, weights, bins, labels).columns
 
+
+class Inspected(NamedTuple):
+    """The description of each column, and what was seen on the way."""
+
+    columns: tuple[Column, ...]
+    ends: tuple[list[float], list[float]] | None = None
+    """The lowest and the highest number of each column, where all are numbers that were gone over at once."""
+
+
+def inspect(
+    table: Table,
+    kinds: str | Mapping[Any, str] | Sequence[str] = "auto",
+    weights: np.ndarray | None = None,
+    bins: int | None = None,
+    labels: np.ndarray | None = None,
+) -> Inspected:
+    """Return the description of each column, from all rows, and what was seen on the way.
+
+    weights [n] count a row that many times
     bins    into how many bins numbers go, and then into bins they go unless `kinds` names another kind for their
             column; None: binned columns have `BINS`, and numbers are as `kinds` says
     labels  [n] the class of each row, −1 where it is unknown; None: nobody knows
@@ -64,11 +84,14 @@ def infer_columns(
         raise SchemaError("the table has no rows; expected at least one")
     array = table.numeric
     if array is None:
-        return tuple(_column(table, j, rules[j], weights, bins, labels) for j in range(len(table.names)))
-    plain = _plain_columns(table, array, rules, weights, bins)
-    return tuple(
+        return Inspected(
+            tuple(_column(table, j, rules[j], weights, bins, labels) for j in range(len(table.names)))
+        )
+    plain, ends = _plain_columns(table, array, rules, weights, bins)
+    columns = (
         plain.get(j) or _column(table, j, rules[j], weights, bins, labels) for j in range(len(table.names))
     )
+    return Inspected(tuple(columns), ends)
 
 
 def check_kinds(kinds: Any) -> None:
@@ -253,23 +276,32 @@ def _type(kind: type, name: str) -> str:
 
 def _plain_columns(
     table: Table, array: np.ndarray, rules: list[str], weights: np.ndarray | None, bins: int | None
-) -> dict[int, Column]:
-    """Return the columns of a numeric array that can be described in one pass: continuous ones and small integers."""
+) -> tuple[dict[int, Column], tuple[list[float], list[float]] | None]:
+    """Return the columns of a numeric array that can be described in one pass: continuous ones and small integers.
+
+    And the lowest and the highest numbers, where all are continuous.
+    """
     names = table.names
     plain: dict[int, Column] = {}
+    ends = None
     dense = ("continuous",) if bins is not None else ("auto", "continuous")
     continuous = [j for j, rule in enumerate(rules) if rule in dense]
     if continuous:
         moments = column_moments(array, weights, continuous)
-        for j, *of_column in zip(continuous, *(moment.tolist() for moment in moments), strict=True):
-            plain[j] = Column(names[j], "continuous", **units(names[j], *of_column))
+        described = [moment.tolist() for moment in moments]
+        ends = (described[3], described[4]) if weights is None and len(continuous) == len(names) else None
+        for j, count, mean, variance, low, high in zip(continuous, *described, strict=True):
+            if -math.inf < low < high < math.inf and math.isfinite(mean) and 0 < variance < math.inf:
+                plain[j] = column_of_numbers(names[j], count, mean, math.sqrt(variance))
+            else:  # constant, empty, or refused
+                plain[j] = column_of_numbers(names[j], **units(names[j], count, mean, variance, low, high))
     discrete = [j for j, rule in enumerate(rules) if rule == "discrete" and array.dtype.kind in "iu"]
     categories = distinct_integers(array, discrete) if discrete else None
     if categories is not None:
         count = float(table.rows) if weights is None else float(weights.sum())
         for j, column_categories in zip(discrete, categories, strict=True):
             plain[j] = Column(names[j], "discrete", column_categories, count=count)
-    return plain
+    return plain, ends
 
 
 # --- labels ------------------------------------------------------------------------------------------------
@@ -389,16 +421,21 @@ def _add_moments(scratch: Scratch, block: np.ndarray, weights: np.ndarray, state
     values = scratch("values", *block.shape[::-1])
     values[...] = block.T  # inner loops run over rows
     low, high = values.min(axis=1), values.max(axis=1)
-    gaps = np.subtract(values, state[1][:, None], out=scratch("gaps", *values.shape))
-    count = np.full(low.shape, weights.sum())
+    count, present = np.full(low.shape, weights.sum()), None
     if np.isnan(low).any():
         present = ~np.isnan(values)
         low, high = (np.where(present, values, end) for end in (np.inf, -np.inf))
         low, high = low.min(axis=1), high.max(axis=1)
-        gaps, count = np.where(present, gaps, 0.0), present @ weights
+        count = present @ weights
+    gaps = np.subtract(values, state[1][:, None], out=values)
+    if present is not None:
+        gaps = np.where(present, gaps, 0.0)
     total = gaps @ weights
     gap = total / np.where(count > 0, count, 1.0)
     square = np.maximum(np.square(gaps, out=gaps) @ weights - gap * total, 0.0)
+    if not state[0].any():  # the first rows: nothing to pool with
+        state[:] = count, np.where(count > 0, state[1] + gap, state[1]), square, low, high
+        return
     pooled = np.where(state[0] + count > 0, state[0] + count, 1.0)
     state[2] += square + gap**2 * (state[0] * count / pooled)
     state[1] += gap * (count / pooled)

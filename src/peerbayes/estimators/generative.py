@@ -27,7 +27,7 @@ from sklearn.utils.validation import (
 
 from peerbayes.data.arguments import number, refusal, whole
 from peerbayes.data.doctor.quick import warn_of_data
-from peerbayes.data.infer import infer_classes, infer_columns, plain_labels
+from peerbayes.data.infer import infer_classes, inspect, plain_labels
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import FRAME_ROWS, Table, frame_of, missing_of
@@ -292,7 +292,7 @@ def warn_of_singular(
     """
     if family.continuous == len(getattr(family, "poisson", ())):
         return
-    rows = np.bincount(labels[labels >= 0], minlength=len(classes))
+    rows = np.bincount(labels + 1, minlength=1 + len(classes))[1:]
     single = [classes[c] for c in np.flatnonzero(rows == 1).tolist()]
     if single and not isinstance(family, SharedGaussian):
         warnings.warn(
@@ -545,8 +545,10 @@ class GenerativeClassifier(Predictor):
         if self.schema is not None:
             return self.schema if self.schema.classes else replace(self.schema, classes=classes)
         bins = self._bins(len(training.table.names))
-        columns = infer_columns(training.table, kinds, training.weights, bins, training.labels)
-        warn_of_data(training.table, columns, kinds, training.labels, training.classes, stacklevel=4)
+        columns, ends = inspect(training.table, kinds, training.weights, bins, training.labels)
+        warn_of_data(
+            training.table, columns, kinds, training.labels, training.classes, stacklevel=4, ends=ends
+        )
         known = self._knowledge()
         schema = Schema(columns, () if known else classes, self.clip)
         for knowledge in known:

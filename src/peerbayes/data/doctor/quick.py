@@ -19,7 +19,7 @@ from peerbayes.data.doctor.findings import Finding
 from peerbayes.data.doctor.label_checks import MANY_CLASSES, leaking_columns, not_classes
 from peerbayes.data.doctor.number_checks import CODES, counter, missing_codes
 from peerbayes.data.doctor.text_checks import date_example, kind_of_text, numbers_in_text, spelling
-from peerbayes.data.infer import IDENTIFIER_ROWS, rules_of
+from peerbayes.data.infer import IDENTIFIER_ROWS, extremes, rules_of
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.table import Table, missing_of
 from peerbayes.errors import DataWarning
@@ -29,6 +29,9 @@ GLANCE = 4096
 
 # Categories up to which numerals are usual names: codes of wards, of answers, of digits.
 CODED = 10
+
+# Codes of missing values, among which the lowest and the highest number of each column are looked for.
+CODED_ENDS = frozenset(CODES)
 
 # Findings that the warning names; `check` lists all.
 NAMED = 3
@@ -49,13 +52,15 @@ def warn_of_data(
     labels: np.ndarray,
     classes: Sequence[Any],
     stacklevel: int,
+    ends: tuple[list[float], list[float]] | None = None,
 ) -> None:
     """Warn of columns and labels that look like something else than they are taken for, and that `kinds` does not name.
 
     labels      [n] indices among the classes; −1 where there is no label
     stacklevel  of the line that is to blame, counted from the caller of this function: 1 is that caller
+    ends        the lowest and the highest number of each column, where `inspect` has seen them
     """
-    findings = list(glance(table, columns, kinds, labels, classes))
+    findings = list(glance(table, columns, kinds, labels, classes, ends))
     if not findings:
         return
     more = f"; {len(findings) - NAMED} more" if len(findings) > NAMED else ""
@@ -68,7 +73,12 @@ def warn_of_data(
 
 
 def glance(
-    table: Table, columns: Sequence[Column], kinds: Any, labels: np.ndarray, classes: Sequence[Any]
+    table: Table,
+    columns: Sequence[Column],
+    kinds: Any,
+    labels: np.ndarray,
+    classes: Sequence[Any],
+    ends: tuple[list[float], list[float]] | None = None,
 ) -> Iterator[Finding]:
     """Yield what a glance shows.
 
@@ -81,7 +91,7 @@ def glance(
         return
     step = -(-table.rows // GLANCE)
     rows = table if step == 1 else table.take(np.arange(0, table.rows, step))
-    for j in _suspects(rows, open_columns):
+    for j in _suspects(rows, columns, open_columns, ends if step == 1 else None):
         column = columns[j]
         if column.dense or column.edges:
             yield from _of_numbers(column.name, rows.column(j), step)
@@ -123,13 +133,16 @@ def _silent(rows: Table, columns: Sequence[Column], open_columns: list[int]) -> 
 
 def _alike(rows: Table, columns: Sequence[Column], open_columns: list[int], labels: np.ndarray) -> list[int]:
     """Return the columns of which a few rows suggest that they say the same as another one, or the label [n]."""
-    few = np.linspace(0, rows.rows - 1, FEW).astype(np.intp)
+    few = (np.arange(FEW) * ((rows.rows - 1) / (FEW - 1))).astype(np.intp)
+    few[-1] = rows.rows - 1
     few = few[np.argsort(labels[few], kind="stable")]  # class by class
-    changes = labels[few][1:] != labels[few][:-1]
+    classes = labels[few]
+    changes = classes[1:] != classes[:-1]
     if rows.numeric is not None:
-        block = rows.numeric[few][:, open_columns].astype(np.float64)
+        block = _of_columns(np.take(rows.numeric, few, axis=0), open_columns).astype(np.float64, copy=False)
         alike = _copies(block, columns, open_columns)
-        if not changes.all():
+        same = int(changes.argmin())  # two rows of one class, if there are any
+        if not changes[same] and (block[same + 1] == block[same]).any():
             copies = ((block[1:] != block[:-1]) == changes[:, None]).all(axis=0)
             alike += [open_columns[k] for k in np.flatnonzero(copies)]
         return sorted(set(alike))
@@ -151,31 +164,50 @@ def _alike(rows: Table, columns: Sequence[Column], open_columns: list[int], labe
 
 def _copies(block: np.ndarray, columns: Sequence[Column], numbers: list[int]) -> list[int]:
     """Return the columns of numbers that may be others in another unit, by a few rows of them: [FEW, D]."""
-    described = [columns[j] for j in numbers]
-    location, scale = (
-        np.array(each) for each in zip(*((c.location, c.scale) for c in described), strict=True)
-    )
+    location = np.array([columns[j].location for j in numbers])
+    scale = np.array([columns[j].scale for j in numbers])
     block = (block - location) / scale
-    block[np.isnan(block)] = 0.0
+    absent = np.isnan(block)
+    if absent.any():
+        block[absent] = 0.0
     along = np.abs(DIRECTION @ block)
     order = np.argsort(along)
     close = np.diff(along[order]) <= CLOSE * along[order[1:]]
+    if not close.any():
+        return []
     near = order[np.append(close, False) | np.append(False, close)]
     return [numbers[k] for k in near if block[0, k] != block[:, k].max() or block[0, k] != block[:, k].min()]
 
 
-def _suspects(rows: Table, columns: list[int]) -> list[int]:
+def _suspects(
+    rows: Table,
+    columns: Sequence[Column],
+    open_columns: list[int],
+    ends: tuple[list[float], list[float]] | None,
+) -> list[int]:
     """Return the columns worth a look: of an array of numbers, those with a code at an end or with whole numbers."""
     if rows.numeric is None:
-        return columns
-    block = rows.numeric[:, columns]
+        return open_columns
     with np.errstate(invalid="ignore"):
-        ends = np.isin(block.min(axis=0), CODES) | np.isin(block.max(axis=0), CODES)
-        long = len(block) >= IDENTIFIER_ROWS
-        first = block[:3]
-        steady = long & (first[:1] != first[1:2]).all(axis=0) & (first % 1 == 0).all(axis=0)
-        ends |= np.isnan(block.sum(axis=0)) if block.dtype.kind == "f" else False
-    return [j for j, suspect in zip(columns, ends | steady, strict=True) if suspect]
+        if ends is None:
+            low, high = (each.tolist() for each in extremes(rows.numeric))  # NaN where a value is missing
+        else:
+            low, high = ends
+        suspects = {
+            j for j in open_columns if low[j] in CODED_ENDS or high[j] in CODED_ENDS or low[j] != low[j]
+        }
+        if ends is not None:
+            suspects |= {j for j in open_columns if columns[j].count != rows.rows}
+        if rows.rows >= IDENTIFIER_ROWS:
+            first, second, third = rows.numeric[:3]
+            whole = (first % 1 == 0) & (second % 1 == 0) & (third % 1 == 0)
+            suspects.update(np.flatnonzero(whole & (first != second)).tolist())
+    return [j for j in open_columns if j in suspects]
+
+
+def _of_columns(block: np.ndarray, columns: list[int]) -> np.ndarray:
+    """Return some columns of a block [n, D], the block itself where these are all."""
+    return block if len(columns) == block.shape[1] else np.take(block, columns, axis=1)
 
 
 def _of_numbers(name: str, values: np.ndarray, step: int) -> Iterator[Finding]:
