@@ -1,5 +1,6 @@
 """Studies: what varies, cells and their rows, statistics, tables, the folder, and the command."""
 
+import io
 import json
 import re
 import shutil
@@ -22,7 +23,7 @@ from peerbayes import network
 from peerbayes.data.declarations import declarations
 from peerbayes.data.table import Table
 from peerbayes.errors import AlreadyThere, ConfigurationError
-from peerbayes.experiments import comparison, study_file
+from peerbayes.experiments import comparison, study_file, study_plan
 from peerbayes.experiments.directions import more_is_better
 from peerbayes.experiments.engines import LocalEngine, enduring
 from peerbayes.experiments.formats import escaped
@@ -33,6 +34,7 @@ from peerbayes.experiments.study import Study
 from peerbayes.experiments.study_cells import split
 from peerbayes.experiments.study_plan import Lines, StudyIncomplete, duration
 from peerbayes.learning.strategies import STRATEGIES
+from peerbayes.simulation.scores import figure_title
 from peerbayes.simulation.settings import SimulationArguments
 from shared.cells_that_fail import always_dying, dying
 from shared.commands import HANG, peerbayes
@@ -617,7 +619,47 @@ def test_the_table_in_its_formats(small, tmp_path):
     again = pd.read_csv(tmp_path / "cells.csv")
     assert again["test_error"].tolist() == small.frame["test_error"].tolist()
     by_topology = small.markdown(compare="topology", metric="bytes_per_peer")
-    assert "| strategy | tree | ring |" in by_topology and "bytes_per_peer: mean over seeds" in by_topology
+    assert "| strategy | tree | ring |" in by_topology and "### small: bytes per peer\n" in by_topology
+    assert (
+        "\nMean over seeds ± half of its 95 % t-interval. " in by_topology
+        and "bytes_per_peer" not in by_topology
+    )
+
+
+def test_a_table_has_the_caption_and_the_label_that_are_asked_for(small):
+    plain = small.latex(metric="test_auc")
+    assert r"\caption{small: test AUC. Mean over seeds $\pm$" in plain and r"\label" not in plain
+    text = small.latex(caption=r"Errors of \emph{three} strategies", label="tab:errors")
+    assert "\\caption{Errors of \\emph{three} strategies}\n\\label{tab:errors}\n" in text
+    assert "\n% Mean over seeds ± half of its 95 % t-interval. " in text  # what the numbers are is not lost
+    assert small.markdown(caption="Errors").startswith("### Errors\n")
+
+
+@pytest.mark.parametrize(
+    ("figure", "title"),
+    [
+        ("test_error", "test error"), ("test_auc", "test AUC"), ("test_f1_vote", "test macro F1: vote"),
+        ("test_auc_rc", "test AUC: RC, pooled rows"), ("test_local", "test error: peers alone"),
+        ("test_auc_local", "test AUC: peers alone"), ("train_error", "training error"),
+        ("test_average_precision", "test average precision"), ("bytes_per_peer", "bytes per peer"),
+        ("test_log_loss_std", "test log loss, standard deviation over peers"),
+    ],
+)  # fmt: skip
+def test_figures_have_names_in_words(figure, title):
+    assert figure_title(figure) == title
+
+
+@pytest.mark.parametrize("show", [Study.markdown, Study.summary, Study.grid, Study.plot])
+def test_a_table_is_of_one_figure(small, show):
+    given = (
+        {"y": ["test_error", "test_auc"]} if show is Study.plot else {"metric": ["test_error", "test_auc"]}
+    )
+    if show is Study.plot:
+        pytest.importorskip("plotly")
+    with pytest.raises(
+        ValueError, match=r"metric is \['test_error', 'test_auc'\].* one figure.* a table of each"
+    ):
+        show(small, **given)
 
 
 def test_latex_escapes():
@@ -669,7 +711,23 @@ def test_progress_is_a_line_for_each_tenth():
     for done in range(1, 61):
         progress.show(done, 60)
     assert len(lines) == 10 and lines[-1] == "60 of 60 cells" and lines[0].startswith("6 of 60 cells, ")
+    assert all(line.endswith(" left") for line in lines[:-1])
     assert [duration(seconds) for seconds in (40, 720, 12600)] == ["40 s", "12 min", "3.5 h"]
+
+
+def test_the_time_left_does_not_count_what_workers_take_to_start(monkeypatch):
+    lines, seconds = [], [0.0]
+    monkeypatch.setattr(study_plan.time, "monotonic", lambda: seconds[0])
+    progress = Lines(lines.append)
+    for done in range(1, 5):
+        seconds[0] = 29.0 + done  # 30 s until the first result, then one each second
+        progress.show(done, 8)
+    assert lines == [
+        "1 of 8 cells",
+        "2 of 8 cells, 6 s left",
+        "3 of 8 cells, 5 s left",
+        "4 of 8 cells, 4 s left",
+    ]
 
 
 # --- the command
@@ -720,6 +778,12 @@ def test_the_command_runs_a_file_and_goes_on(study_toml, tmp_path):
         "study", study_toml, "--format", "markdown", "--metric", "test_error,disagreement", code=0
     )
     assert several_metrics.stdout.count("| rows_per_peer | exact | crc |") == 2
+    assert several_metrics.stdout.startswith("### small: test error\n")
+    words = ["study", study_toml, "--metric", "test_error,disagreement", "--format"]
+    rows = json.loads(peerbayes(*words, "json", code=0).stdout)["summary"]
+    assert [row["metric"] for row in rows] == ["test_error"] * 4 + ["disagreement"] * 4
+    cells = pd.read_csv(io.StringIO(peerbayes(*words, "csv", code=0).stdout))
+    assert cells["key"].tolist() == study.frame["key"].tolist()
     more = peerbayes("study", study_toml, "--dry-run", "--set", "seed=[0, 1, 2]", code=0)
     assert "12 cells" in more.stderr and "4 to compute" in more.stderr
 
@@ -759,6 +823,38 @@ def test_mistakes_in_a_file_are_refused_by_line(study_toml, old, new, message):
     study_toml.write_text(study_toml.read_text().replace(old, new))
     done = peerbayes("study", study_toml, code=2)
     assert re.search(message, done.stderr), done.stderr
+
+
+def test_a_stored_study_is_shown_by_its_folder(study_toml, tmp_path):
+    first = peerbayes("study", study_toml, "--workers", 1, code=0)
+    study_toml.unlink()
+    again = peerbayes("study", tmp_path / "study", code=0)
+    assert again.stdout == first.stdout and "to compute" not in again.stderr
+    latex = peerbayes(
+        "study", tmp_path / "study", "--format", "latex", "--metric", "disagreement", code=0
+    ).stdout
+    assert r"\caption{small: disagreement." in latex
+    changed = peerbayes("study", tmp_path / "study", "--set", "peers=5", code=2)
+    assert "is the folder of a study, which is shown as it is; expected its TOML file" in changed.stderr
+    for words, code, advice in (
+        (
+            ["rerun", tmp_path / "study"],
+            1,
+            "is the folder of a study, which has no run.peerbayes: `peerbayes study ",
+        ),
+        (
+            ["report", tmp_path / "study"],
+            2,
+            "is the folder of a study, which keeps figures and no runs; `peerbayes",
+        ),
+        (["study", tmp_path], 2, "holds no study: study.json cannot be read"),
+    ):
+        assert advice in peerbayes(*words, code=code).stderr
+
+
+def test_a_study_of_a_file_without_a_name_is_called_like_the_file(study_toml):
+    study_toml.write_text(study_toml.read_text().replace('name = "small"', ""))
+    assert study_file.read(study_toml.rename(study_toml.with_name("networks.toml"))).name == "networks"
 
 
 def test_a_file_has_what_python_has(study_toml):

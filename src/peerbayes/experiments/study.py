@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -28,7 +28,7 @@ from peerbayes.experiments.study_folder import refuse_other
 from peerbayes.experiments.study_recipe import session
 from peerbayes.experiments.study_results import DATASET, SEED
 from peerbayes.simulation.loading import STUDY_FILE
-from peerbayes.simulation.scores import BUILT_IN, MAJORITY
+from peerbayes.simulation.scores import BUILT_IN, MAJORITY, figure_title
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -299,7 +299,7 @@ class Study:
         options            those of `summary`
         """
         summary = self.summary(metric, **options)
-        title = f"{self.name}: {metric or self.metric}"
+        title = f"{self.name}: {figure_title(metric or self.metric)}"
         return study_tables.grid_of(title, summary, summary.attrs["compare"], spread_over_peers)
 
     def markdown(
@@ -307,6 +307,7 @@ class Study:
         metric: str | None = None,
         path: str | Path | None = None,
         overwrite: bool = False,
+        caption: str | None = None,
         **options: Any,
     ) -> str:
         """Return the comparison as a table in Markdown, the best in bold where it is distinguishable.
@@ -314,15 +315,20 @@ class Study:
         metric     a column of `frame`; None: the study's
         path       a file to write it to as well
         overwrite  whether a file that is there may be replaced
+        caption    the heading; None: the name of the study, and what is compared
         options    those of `grid` and `summary`
         """
-        return _written(study_tables.as_markdown(self.grid(metric, **options)), path, overwrite)
+        grid = self.grid(metric, **options)
+        titled = grid if caption is None else replace(grid, title=caption)
+        return _written(study_tables.as_markdown(titled), path, overwrite)
 
     def latex(
         self,
         path: str | Path | None = None,
         metric: str | None = None,
         overwrite: bool = False,
+        caption: str | None = None,
+        label: str | None = None,
         **options: Any,
     ) -> str:
         """Return the comparison as a table in LaTeX, for the package booktabs.
@@ -330,9 +336,13 @@ class Study:
         path       a file to write it to as well
         metric     a column of `frame`; None: the study's
         overwrite  whether a file that is there may be replaced
+        caption    the caption, in LaTeX; None: the study's name, what is compared and what the numbers are, which
+                   otherwise is in comments
+        label      what \\ref names the table by
         options    those of `grid` and `summary`
         """
-        return _written(study_tables.as_latex(self.grid(metric, **options)), path, overwrite)
+        latex = study_tables.as_latex(self.grid(metric, **options), caption, label)
+        return _written(latex, path, overwrite)
 
     def csv(self, path: str | Path, overwrite: bool = False) -> None:
         """Write `frame` to a CSV file.

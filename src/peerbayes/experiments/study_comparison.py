@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from peerbayes.data.arguments import one_of
+from peerbayes.data.arguments import one_of, refusal
 from peerbayes.experiments import comparison
 from peerbayes.experiments.directions import column_of, metric_of, more_is_better
 from peerbayes.experiments.study_results import DATASET, with_learners
@@ -33,6 +33,8 @@ def summary_of(
 ) -> pd.DataFrame:
     """Return the comparison of a study: see `Study.summary`."""
     name, asked = metric or study.metric, compare or study.compare
+    if not isinstance(name, str):
+        raise refusal("metric", name, "the name of one figure, a column of study.frame; make a table of each")
     frame, varied = study.frame, study.varied
     _refuse_unknown(study, name)
     setting = comparison.compared(varied, asked)

@@ -46,7 +46,7 @@ class StudyEntries(TypedDict, total=False):
 
     # fmt: off
     name: Annotated[str, Setting(
-        "study", text_value("a name"), "what tables call the study")]
+        None, text_value("a name"), "what tables call the study; by default the file's name without .toml")]
     compare: Annotated[str | None, Setting(
         None, optional(text_value("a setting that varies")),
         "the setting whose values tables compare; None: the first that varies")]
@@ -103,8 +103,9 @@ def read(path: Path, changes: tuple[str, ...] = ()) -> StudyFile:
     file.settings({}, "not a section", further=("study", "data", "simulation"))
     entries = file.settings(ENTRIES, "not an entry of [study]", "study")
     chosen = {name: entries.get(name, setting.default) for name, setting in ENTRIES.items()}
+    chosen["name"] = chosen["name"] or path.stem
     data, settings = config.sections(file, read_several)
-    datasets = _every(data)
+    datasets = [config.located(entries_of, path.parent) for entries_of in _every(data)]
     for dataset in datasets:
         config.check_data(file, dataset)
     first = {name: chosen.pop(name) for name in FIRST}

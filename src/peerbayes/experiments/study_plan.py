@@ -323,17 +323,23 @@ def _sentence(absent: Mapping[str, str], count: int) -> str:
 
 
 class Lines:
-    """Progress as plain lines on standard error: a line for each tenth of the work, with the time left."""
+    """Progress as plain lines on standard error: a line for each tenth of the work, with the time left.
+
+    Time counts from the first result, which waits for workers to start and import.
+    """
 
     def __init__(self, write: Callable[[str], object] | None = None) -> None:
         self._write = write or self._print
-        self._began = time.monotonic()
+        self._first: tuple[int, float] | None = None
 
     def show(self, done: int, total: int) -> None:
         """Write a line if another tenth is done."""
+        now = time.monotonic()
+        began, then = self._first = self._first or (done, now)
         if done * PARTS // total > (done - 1) * PARTS // total:
-            left = (time.monotonic() - self._began) / done * (total - done)
-            self._write(f"{done:,} of {total:,} cells" + (f", {duration(left)} left" if done < total else ""))
+            known = began < done < total
+            left = f", {duration((now - then) / (done - began) * (total - done))} left" if known else ""
+            self._write(f"{done:,} of {total:,} cells{left}")
 
     @staticmethod
     def _print(text: str) -> None:

@@ -436,7 +436,8 @@ def _provenance(
     data = data_of(X, y, len(run.schema.classes), arguments.get("test"))
     changed = {name: value for name, value in run.configuration.items() if value != asked.get(name)}
     chosen = {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
-    return Provenance(data, *asked_of(arguments), chosen, machine())
+    written, arrays = asked_of(arguments)
+    return Provenance(data, written, arrays, chosen, machine()).located(written)
 
 
 def _selector(settings: SimulationSettings, population: Population, start: np.ndarray) -> Selector | None:
