@@ -31,6 +31,7 @@ from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.protocol.wire import Process
 from peerbayes.peer.restoring import Neighbours, restore
 from peerbayes.peer.running_peer import Membership, RunningPeer
+from peerbayes.peer.runs import Runs
 from peerbayes.peer.state import sealed_file
 from peerbayes.peer.state.audit_log import AuditLog, Log, Tail, entries
 from peerbayes.peer.state.backup import back_up, opened
@@ -38,6 +39,7 @@ from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.ledger import Ledger, current, earlier, epsilon_of, planned_cost, refuse_broken
 from peerbayes.peer.state.store import Store
 from peerbayes.privacy.accounting import Privacy as Promise
+from shared import served_sites as served
 from shared.commands import HANG, peerbayes
 from shared.memory_transport import Hub
 from shared.peer_processes import finished, log_text, until_round
@@ -563,6 +565,54 @@ def test_an_approved_run_that_may_have_begun_after_the_backup_counts_and_is_not_
     folders.runs["peer-1"] = folders.book("peer-1")
     folders.pass_on()  # neighbours have nothing of it that the backup does not have
     assert ledger(lost) == before
+    assert folders.states(2) == {"peer-1": "left", "peer-2": "declined", "peer-3": "declined"}
+    assert "brought back from a backup" in folders.runs["peer-2"].entry(2).sentence
+
+
+def test_nobody_waits_for_a_run_that_its_proposer_gave_up_while_it_was_open(tmp_path):
+    """Proposed while the site was stopped, brought back from a backup of then, and approved by the other one later."""
+    folders = Folders(tmp_path, ((0, 1),), features={"a": "continuous", "b": "continuous"})
+    lost, other = folders.network.homes.values()
+    served.done([lost, other])
+    Runs(lost.folder).propose()
+    documents = [path.read_bytes() for path in Runs(lost.folder).shared().values()]
+    back_up(lost, tmp_path / "b")
+    rows = Path(lost.settings().data).read_bytes()
+    shutil.rmtree(lost.folder)
+    done = restore(tmp_path / "b", lost.folder)
+    Path(lost.settings().data).write_bytes(rows)
+    assert 2 in done.given_up and any("Run 2 is declined" in sentence for sentence in done.sentences)
+    assert Runs(lost.folder).entry(2).state == "left"
+    for document in documents:  # the no comes late
+        Runs(other.folder).add(document)
+    assert Runs(other.folder).approve(2).state == "approved"
+    served.served([lost, other], lambda: Runs(other.folder).entry(2).state == "declined")
+    assert Runs(lost.folder).entry(2).state == "left"
+
+
+def test_a_run_is_declined_by_hand_where_the_key_came_back_later(tmp_path):
+    folders = Folders(tmp_path, ((0, 1),), features={"a": "continuous", "b": "continuous"})
+    lost = folders.network.homes["peer-1"]
+    folders.runs["peer-1"].propose()
+    back_up(lost, tmp_path / "b", with_key=False)
+    key = lost.key_path.read_bytes()
+    shutil.rmtree(lost.folder)
+    done = restore(tmp_path / "b", lost.folder)
+    assert any(f"run decline 2 --folder {lost.folder}" in sentence for sentence in done.sentences)
+    lost.key_path.write_bytes(key)
+    peerbayes("run", "decline", 2, "--folder", lost.folder, code=0)
+    folders.runs["peer-1"] = folders.book("peer-1")
+    folders.pass_on()
+    assert folders.states(2) == {"peer-1": "left", "peer-2": "declined"}
+
+
+def test_a_backup_that_is_not_there_is_a_mistake_of_who_asks(tmp_path):
+    told = peerbayes("peer", "restore", tmp_path / "nothing.backup", tmp_path / "new", code=2).stderr
+    assert f"there is no file {tmp_path / 'nothing.backup'}" in told and "Errno" not in told
+    assert not (tmp_path / "new").exists()
+    words = ("--passphrase-file", tmp_path / "no secret")
+    told = peerbayes("peer", "restore", tmp_path / "b", tmp_path / "new", *words, code=2).stderr
+    assert "no secret" in told and "Errno" not in told
 
 
 def test_rotated_logs_are_in_no_backup(folder, tmp_path):

@@ -1,5 +1,6 @@
 """Runs of one membership: who takes part, what is signed, and that all members come to the same state."""
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -11,7 +12,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 pytest.importorskip("msgspec")
-from peerbayes.errors import ConfigurationError, IdentityError, TermsError
+from peerbayes.errors import BrokenRecord, ConfigurationError, IdentityError, PeerError, TermsError
 from peerbayes.peer.agreement.column_facts import Facts, canonical
 from peerbayes.peer.agreement.terms import Privacy, Robust
 from peerbayes.peer.identity.roster import Roster
@@ -19,6 +20,8 @@ from peerbayes.peer.runs import Runs
 from peerbayes.peer.runs.book import BEGINS, OF_ONE, OF_WINDOW, OPEN_OF_ONE, STANDING, NotYet
 from peerbayes.peer.runs.documents import LARGEST_DECISION, Decision, Proposal
 from peerbayes.peer.state.folder import Home
+from peerbayes.peer.state.ledger import refuse_broken
+from peerbayes.peer.state.store import Store
 from shared.commands import peerbayes
 from shared.runs_of_folders import Folders, terms_of
 
@@ -334,11 +337,94 @@ def test_nobody_decides_twice(tmp_path):
     folders = Folders(tmp_path)
     folders.runs["peer-1"].propose()
     folders.pass_on()
+    folders.runs["peer-2"].approve(2)
+    folders.pass_on()
     before = {path: path.read_bytes() for path in folders.runs["peer-1"].shared().values()}
-    for decide in (folders.runs["peer-1"].approve, folders.runs["peer-1"].decline):
-        with pytest.raises(IdentityError, match="nobody decides twice"):
+    leave = f"peerbayes peer leave {folders.network.homes['peer-2'].folder} --run 2"
+    for decide, says in (
+        (folders.runs["peer-1"].approve, "nobody decides twice"),
+        (folders.runs["peer-2"].approve, "nobody decides twice"),
+        (folders.runs["peer-2"].decline, leave),
+    ):
+        with pytest.raises(IdentityError, match=says):
             decide(2)
     assert before == {path: path.read_bytes() for path in folders.runs["peer-1"].shared().values()}
+
+
+def test_a_proposer_withdraws_what_is_still_open(tmp_path):
+    folders = Folders(tmp_path)
+    runs = folders.runs["peer-1"]
+    runs.propose()
+    folders.pass_on()
+    folders.runs["peer-2"].approve(2)
+    withdrawn = runs.decline(2, "the wrong columns")
+    assert withdrawn.state == "declined"
+    folders.pass_on()
+    says = "peer-1 took its approval back: the wrong columns"
+    assert {each.entry(2).sentence for each in folders.runs.values()} == {says}
+    assert set(folders.states(2).values()) == {"declined"}
+    with pytest.raises(IdentityError, match="has declined run 2 already"):
+        runs.decline(2)
+    runs.propose()
+    folders.pass_on()
+    for name in ("peer-2", "peer-3"):
+        folders.runs[name].approve(3)
+    folders.pass_on()
+    with pytest.raises(IdentityError, match="nobody decides twice"):
+        runs.decline(3)  # all have approved: it begins
+    assert set(folders.states(3).values()) == {"approved"}
+
+
+def test_a_finished_run_is_left_only_if_it_is_named(tmp_path):
+    folders = Folders(tmp_path)
+    home, runs = folders.network.homes["peer-1"], folders.runs["peer-1"]
+    verdict = {"good": True, "sentences": ["all rounds are done"]}
+    with contextlib.closing(Store(home.state_path)) as store:
+        store.identity()
+        store.keep("verdict", json.dumps(verdict))
+    assert runs.entry(1).state == "done"
+    refused = peerbayes("peer", "leave", home.folder, "--yes", code=2).stderr
+    assert "run 1 has ended" in refused and f"`peerbayes peer leave {home.folder} --run 1`" in refused
+    assert home.state_path.exists() and runs.entry(1).verdict == verdict
+    peerbayes("peer", "leave", home.folder, "--run", 1, "--yes", code=0)
+    assert not home.state_path.exists()
+
+
+def test_whoever_is_told_to_leave_a_run_is_told_which(tmp_path):
+    folders = Folders(tmp_path)
+    runs = folders.runs["peer-1"]
+    runs.propose()
+    folder, home = folders.network.homes["peer-1"].folder, folders.network.homes["peer-1"].of_run(2)
+    for broken, leave in (
+        (home, f"`peerbayes peer leave {folder} --run 2`"),
+        (folders.network.homes["peer-1"], f"`peerbayes peer leave {folder} --run 1`"),
+    ):
+        broken.audit_path.write_text("nothing that can be read\n")
+        with pytest.raises(BrokenRecord, match=leave):
+            refuse_broken(broken.state_path, broken.audit_path)
+        with contextlib.closing(Store(broken.state_path)) as store:
+            store.claim({"rows": ("these", "other rows")})
+            with pytest.raises(PeerError, match=leave):
+                store.claim({"rows": ("those", "other rows")})
+
+
+def test_a_run_that_was_given_up_here_is_left_whatever_is_decided_about_it(tmp_path):
+    """It is not begun here, and its approval can be taken back, so that nobody waits for it."""
+    folders = Folders(tmp_path)
+    runs = folders.runs["peer-1"]
+    runs.propose()
+    folders.pass_on()
+    folders.runs["peer-2"].approve(2)
+    runs.end(2, "left", "it was given up")
+    assert (runs.entry(2).state, runs.entry(2).is_complete) == ("left", False)
+    folders.pass_on()
+    folders.runs["peer-3"].approve(2)
+    folders.pass_on()
+    assert folders.states(2) == {"peer-1": "left", "peer-2": "approved", "peer-3": "approved"}
+    runs.decline(2, "its folder was brought back")
+    folders.pass_on()
+    assert folders.states(2) == {"peer-1": "left", "peer-2": "declined", "peer-3": "declined"}
+    assert not runs.take_back(2, "once is enough")
 
 
 # --- members that lie ------------------------------------------------------------------------------------------
@@ -790,6 +876,13 @@ def test_the_commands_propose_approve_decline_list_and_show(tmp_path):
         "Run 2 is approved here"
     )
     assert "nobody decides twice" in peerbayes("run", "approve", 2, "--folder", other, code=2).stderr
+    second = peerbayes("run", "propose", "--folder", home, code=0)
+    assert "run 2 is open as well, proposed by peer-1" in second.stderr
+    assert peerbayes("run", "decline", 3, "--folder", home, code=0).stdout.startswith(
+        "Run 3 is declined here: declined. peer-1 took its approval back"
+    )
+    assert not (folders.network.homes["peer-1"].folder / "runs/3/state.sqlite").exists()
+    shutil.rmtree(home / "runs/3")
     folders.pass_on()
     third = folders.network.homes["peer-3"].folder
     peerbayes("run", "decline", 2, "--folder", third, "--reason", "no", code=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,7 +46,16 @@ def propose(
     """Propose the next run to all members, and approve it in this peer's name."""
     from peerbayes.data.files import text_of
 
-    entry = _runs(folder).propose(None if terms is None else text_of(terms), warm, days)
+    runs, text = _runs(folder), None if terms is None else text_of(terms)
+    for waits in [
+        entry for entry in runs.entries() if entry.state == "proposed" and entry.proposal is not None
+    ]:
+        print(
+            f"Note: run {waits.number} is open as well, proposed by {waits.proposal and waits.proposal.member}; its "
+            f"proposer withdraws it with `peerbayes run decline {waits.number}`",
+            file=sys.stderr,
+        )
+    entry = runs.propose(text, warm, days)
     _print_decided(entry, form, "is proposed, and approved here")
 
 
@@ -65,7 +75,7 @@ def decline(
     proposal: Said = None,
     form: Format = "table",
 ) -> None:
-    """Decline a run, which ends its proposal for all members."""
+    """Decline a run, which ends its proposal for all members. Its proposer withdraws it so, as long as it is open."""
     _print_decided(_runs(folder).decline(number, reason, proposal), form, "is declined here")
 
 

@@ -28,6 +28,7 @@ from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.equivocation import Blocklist, Evidence
 from peerbayes.peer.protocol.mailboxes import Inbox, Messages, Outbox
 from peerbayes.peer.protocol.session import Session
+from peerbayes.peer.state.folder import leave_command
 from peerbayes.peer.state.store import Inputs, PeerState, RoundRecord
 
 QUICK = 0.01  # seconds that neighbours' requests can wait for: what takes less is not worth a thread
@@ -213,7 +214,7 @@ class Rounds:
                 raise NeedsPerson(
                     f"{self._store.path}: the rounds up to {round_index} do not give the message that was stored with "
                     "them, as if the rows or the program had changed in between. Go on with the peerbayes that they "
-                    "were learned with, or give up the run with `peerbayes peer leave`"
+                    f"were learned with, or give up the run with `{leave_command(self._store.path.parent)}`"
                 )
 
     def _learned(

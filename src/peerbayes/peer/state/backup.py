@@ -28,12 +28,12 @@ from typing import Any, BinaryIO
 
 from peerbayes.data import files
 from peerbayes.data.files import printable
-from peerbayes.errors import IdentityError, PeerbayesError, PeerError
+from peerbayes.errors import IdentityError, NeedsPerson, PeerbayesError, PeerError
 from peerbayes.peer.agreement.column_facts import canonical
 from peerbayes.peer.identity import keys
 from peerbayes.peer.state import sealed_file
 from peerbayes.peer.state.audit_log import Tail
-from peerbayes.peer.state.folder import Home
+from peerbayes.peer.state.folder import Home, leave_command
 from peerbayes.peer.state.store import NoState, Store
 
 __all__ = ["Backup", "Manifest", "back_up", "opened"]
@@ -227,8 +227,8 @@ def _copied(path: Path, target: Path) -> Path:
             source.backup(copy)
         except sqlite3.DatabaseError as error:
             raise PeerError(
-                f"{path} cannot be copied: {error}; it is damaged. Set it aside with `peerbayes peer leave`, and keep "
-                "a copy"
+                f"{path} cannot be copied: {error}; it is damaged. Set it aside with "
+                f"`{leave_command(path.parent)}`, and keep a copy"
             ) from error
     return target
 
@@ -283,6 +283,10 @@ class Backup:
 @contextlib.contextmanager
 def opened(path: Path, beside: Path, passphrase: str | None = None) -> Iterator[Backup]:
     """Unpack a backup into a folder beside another one, on the same disk, once it is known to be whole."""
+    if not path.is_file():
+        raise NeedsPerson(
+            f"there is no file {path}; expected a backup, as `peerbayes peer backup` wrote it: is its name right?"
+        )
     beside.parent.mkdir(parents=True, exist_ok=True)
     for left in beside.parent.glob(f".{beside.name}.restoring-*"):  # of a restore that was killed
         _remove(left)

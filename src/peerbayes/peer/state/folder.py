@@ -30,6 +30,13 @@ ASIDE = "state.left-*.sqlite"  # as `service.set_aside` calls states of runs tha
 RUNS = "runs"  # the folder of all runs but the first
 
 
+def leave_command(records: Path) -> str:
+    """Return the command that gives up the run whose records a folder has: of the peer, or runs/N in it."""
+    if records.parent.name == RUNS and records.name.isascii() and records.name.isdigit():
+        return f"peerbayes peer leave {records.parent.parent} --run {records.name}"
+    return f"peerbayes peer leave {records} --run 1"
+
+
 @dataclass(frozen=True)
 class Peer:
     """A member of a network, with all its documents verified."""
@@ -146,7 +153,7 @@ class Home(NetworkFolder):
             raise IdentityError(
                 f"this folder belongs to the network {network} of another authority; the invitation is for "
                 f"{roster.network}: make another folder with `peerbayes peer request`, or, for the same rows, leave "
-                "that network first with `peerbayes peer leave`"
+                f"that network first with `{leave_command(self.folder)}`"
             )
         refuse_weaker(invitation.parsed_terms(), self.settings().require, str(self.settings_path))
         if moves:  # first: it is signed by another authority than the new documents
