@@ -73,6 +73,9 @@ def study(
             dataset=content.datasets, folder=folder, name=content.name, compare=content.compare, metric=content.metric,
             greater_is_better=content.greater_is_better, test_rows=content.test_rows, **content.settings,
         )  # fmt: skip
+        compared = split(metric) or [content.metric]
+        for name in compared:
+            plan.refuse_impossible(name)
         missing = len(plan.missing())
         print(f"{plan}; {missing:,} to compute", file=sys.stderr)
         if dry_run:
@@ -87,7 +90,7 @@ def study(
                     f"stopped; what is done is in {folder}. Run the same command to continue", file=sys.stderr
                 )
                 sys.exit(INTERRUPTED)
-        for name in split(metric) or [content.metric]:
+        for name in compared:
             _show(plan, name, form, content.options, spread or content.spread_over_peers)
         if absent := plan.incomplete:
             for cell, why in absent.items():
