@@ -86,6 +86,9 @@ def study(
             dataset=content.datasets, folder=folder, name=content.name, compare=content.compare, metric=content.metric,
             greater_is_better=content.greater_is_better, test_rows=content.test_rows, **content.settings,
         )  # fmt: skip
+        compared = split(metric) or [content.metric]
+        for name in compared:
+            plan.refuse_impossible(name)
         missing = len(plan.missing())
         print(f"{plan}; {missing:,} to compute", file=sys.stderr)
         if dry_run:
@@ -101,7 +104,7 @@ def study(
                 )
                 sys.exit(INTERRUPTED)
         spread = spread or content.spread_over_peers
-        _report(plan, split(metric) or [content.metric], form, content.options, spread)
+        _report(plan, compared, form, content.options, spread)
 
 
 def _report(study: Study, metrics: list[str], form: str, options: dict[str, Any], spread: bool) -> None:

@@ -14,6 +14,7 @@ from peerbayes.data import files
 from peerbayes.errors import ConfigurationError
 from peerbayes.experiments import (
     directions,
+    study_checks,
     study_comparison,
     study_overview,
     study_results,
@@ -23,7 +24,7 @@ from peerbayes.experiments.comparison import CONFIDENCE, DONE, STATUS
 from peerbayes.experiments.engines import Engine
 from peerbayes.experiments.results_store import Progress, Store, fill
 from peerbayes.experiments.spool import value_of
-from peerbayes.experiments.study_cells import compute
+from peerbayes.experiments.study_cells import OWNERS, compute
 from peerbayes.experiments.study_folder import refuse_other
 from peerbayes.experiments.study_recipe import session
 from peerbayes.experiments.study_results import DATASET, SEED
@@ -198,7 +199,10 @@ class Study:
         """Why figures of cells that are done are missing, by key and figure: sentences of their runs."""
         figures = dict.fromkeys(name for result in self._results.values() for name in result["summary"])
         named = [*figures, self.metric]
-        return {key: study_results.reasons_of(result, named) for key, result in self._results.items()}
+        return {
+            key: study_results.reasons_of(result, named, self.learners)
+            for key, result in self._results.items()
+        }
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -227,9 +231,29 @@ class Study:
     @property
     def baselines(self) -> list[str]:
         """Those of the learners that the setting `baselines` asked for."""
-        asked = {str(item) for stored in self._stored("baselines", []) for item in stored}
+        asked = set(self._asked_baselines)
         standard = set(directions.LEARNERS) - ({MAJORITY} & asked)
         return [name for name in self.learners if name not in standard]
+
+    def refuse_impossible(self, metric: str) -> None:
+        """Refuse a figure that no cell can have, whatever it computes.
+
+        metric  a name of `Run.summary`
+        """
+        study_checks.refuse_impossible(metric, self.metrics, self._asked_baselines)
+
+    @property
+    def _asked_baselines(self) -> list[str]:
+        return directions.names_of(self._stored("baselines", []))
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on how all cells of a table came about."""
+        columns = dict.fromkeys(name for table in self.tables.values() for name in table.get(OWNERS, ()))
+        return [
+            f"Column {name!r} names the owners of rows in some cells, so it is a feature in none."
+            for name in columns
+        ]
 
     def columns_of(self, metric: str, learners: Sequence[str]) -> dict[str, str]:
         """Return the columns of `frame` that have the figures of learners.

@@ -71,7 +71,10 @@ def _rows(study: Study) -> list[str]:
 
 def _result(study: Study) -> list[tuple[str, str]]:
     """Return the first rows of the table, the distinguishably best with a star."""
-    grid = study.grid()
+    try:
+        grid = study.grid()
+    except ValueError as problem:  # no cell has the study's figure
+        return [("result", str(problem))]
     lines = []
     for texts, marks in zip(grid.rows[:ROWS], grid.marked, strict=False):
         named = ", ".join(texts[: grid.first])
@@ -107,4 +110,7 @@ def as_html(study: Study) -> str:
     """Return a study for a notebook: the table of its comparison, and below it the rows and what made it."""
     below = [text for name, text in overview(study) if name in ("cells", "data", "made")]
     facts = "".join(f"<p><small>{escape(text)}</small></p>" for text in below)
-    return study_tables.as_html(study.grid()) + facts
+    try:
+        return study_tables.as_html(study.grid()) + facts
+    except ValueError as problem:
+        return f"<p>{escape(str(problem))}</p>{facts}"

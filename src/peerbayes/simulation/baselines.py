@@ -130,6 +130,13 @@ def _baseline(name: str, entry: Any) -> Baseline:
     raise refusal(name, entry, EXPECTED)
 
 
+def learners_of(name: str) -> tuple[str, ...]:
+    """Return the learners of a baseline, which runs have figures of."""
+    if name == VOTE:
+        return VOTE, f"{VOTE}-product"
+    return (name,) if name in (MAJORITY, *OVER_NETWORK) else (f"{name}-pooled", f"{name}-alone")
+
+
 def _kebab(name: str) -> str:
     """Return the name of a class in small letters with hyphens: "LogisticRegression" -> "logistic-regression"."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()

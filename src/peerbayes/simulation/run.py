@@ -283,6 +283,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     X, owners = owners_in(X, arguments)
     if owners is not None:
         arguments["peers"], arguments["test"] = len(owners.names), owners.features(arguments.get("test"))
+        owners.warn_of_single_rows(stacklevel=2)
     settings, provenance = SimulationSettings(arguments), result.made()
     with Callbacks(settings.callbacks) as callbacks:
         run = _simulated(settings, provenance, X, y, owners, callbacks)

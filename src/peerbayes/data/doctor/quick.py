@@ -17,7 +17,8 @@ from peerbayes.data.column import Column
 from peerbayes.data.doctor.column_checks import check_column, repeated_columns
 from peerbayes.data.doctor.findings import Finding
 from peerbayes.data.doctor.label_checks import MANY_CLASSES, leaking_columns, not_classes
-from peerbayes.data.doctor.number_checks import CODES, counter, missing_codes
+from peerbayes.data.doctor.number_checks import CODES, counter, dates, missing_codes
+from peerbayes.data.doctor.row_checks import Repeats, row_hashes
 from peerbayes.data.doctor.text_checks import date_example, kind_of_text, numbers_in_text, spelling
 from peerbayes.data.infer import IDENTIFIER_ROWS, extremes, rules_of
 from peerbayes.data.kinds import KINDS
@@ -105,8 +106,10 @@ def glance(
     if alike:
         compared = [check_column(columns[j].name, rows.column(j), rules[j], declared=True)[1] for j in alike]
         checked = [each for each in compared if each is not None]
-        yield from repeated_columns(checked)
-        leaks = leaking_columns(checked, labels[::step])
+        hashes = row_hashes([*(rows.column(j) for j in open_columns), labels[::step]])
+        repeats = Repeats.of(checked, hashes)
+        yield from repeated_columns(repeats.among(checked))
+        leaks = leaking_columns(repeats.among(checked), repeats.labels(labels[::step]))
         yield from (finding for finding in leaks if finding.name == "label-copy")
 
 
@@ -215,6 +218,9 @@ def _of_numbers(name: str, values: np.ndarray, step: int) -> Iterator[Finding]:
         return
     numbers = values[~missing_of(values)]
     if numbers.size < 2 or not np.isfinite(numbers).all():
+        return
+    if (date := dates(name, numbers)) is not None:
+        yield date
         return
     if (seen := counter(numbers)) and (step == 1 or np.ptp(np.diff(numbers)) == 0):
         yield Finding.of("identifier", name, seen)
