@@ -22,7 +22,7 @@ from peerbayes import network
 from peerbayes.data.declarations import declarations
 from peerbayes.data.table import Table
 from peerbayes.errors import AlreadyThere, ConfigurationError
-from peerbayes.experiments import comparison, study_file
+from peerbayes.experiments import comparison, paper_tables, study_file
 from peerbayes.experiments.directions import more_is_better
 from peerbayes.experiments.engines import LocalEngine, enduring
 from peerbayes.experiments.formats import escaped
@@ -759,6 +759,17 @@ def test_mistakes_in_a_file_are_refused_by_line(study_toml, old, new, message):
     study_toml.write_text(study_toml.read_text().replace(old, new))
     done = peerbayes("study", study_toml, code=2)
     assert re.search(message, done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("06.toml", "reproduce 6"), ("distance.toml", "reproduce distance"), ("copy.toml", "reproduce TABLE")],
+)
+def test_a_table_of_the_paper_names_the_command_that_computes_it(tmp_path, name, command):
+    shipped = paper_tables.TABLES / ("06.toml" if name == "copy.toml" else name)
+    (tmp_path / name).write_text(shipped.read_text(encoding="utf-8"), encoding="utf-8")
+    with pytest.raises(pb.ConfigurationError, match=f"is a table of the paper, .* peerbayes {command}$"):
+        study_file.read(tmp_path / name)
 
 
 def test_a_file_has_what_python_has(study_toml):
