@@ -23,7 +23,7 @@ from peerbayes import network
 from peerbayes.data.declarations import declarations
 from peerbayes.data.table import Table
 from peerbayes.errors import AlreadyThere, ConfigurationError
-from peerbayes.experiments import comparison, study_checks, study_file, study_plan
+from peerbayes.experiments import comparison, paper_tables, study_checks, study_file, study_plan
 from peerbayes.experiments.directions import more_is_better
 from peerbayes.experiments.engines import LocalEngine, enduring
 from peerbayes.experiments.formats import escaped
@@ -974,6 +974,17 @@ def test_a_study_of_a_file_without_a_name_is_called_like_the_file(study_toml):
 def test_a_figure_of_the_command_is_refused_before_anything_is_computed(study_toml):
     done = peerbayes("study", study_toml, "--metric", "test_error,auc", code=2)
     assert "Is it test_auc?" in done.stderr and "to compute" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("06.toml", "reproduce 6"), ("distance.toml", "reproduce distance"), ("copy.toml", "reproduce TABLE")],
+)
+def test_a_table_of_the_paper_names_the_command_that_computes_it(tmp_path, name, command):
+    shipped = paper_tables.TABLES / ("06.toml" if name == "copy.toml" else name)
+    (tmp_path / name).write_text(shipped.read_text(encoding="utf-8"), encoding="utf-8")
+    with pytest.raises(pb.ConfigurationError, match=f"is a table of the paper, .* peerbayes {command}$"):
+        study_file.read(tmp_path / name)
 
 
 def test_a_file_has_what_python_has(study_toml):
