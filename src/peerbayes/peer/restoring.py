@@ -229,8 +229,9 @@ def _restore_state(
             with contextlib.closing(Store(source / STATE)) as store:
                 store.begin(stored.start)  # neighbours have heard of that start by now
                 store.flush()
+                how = "goes on" if store.value("verdict") is None else "was done"
             _moved(source / STATE, target / STATE)
-            done.say(f"The run goes on after round {stored.round or 0}: {reason}")
+            done.say(f"Run {_number(where)} {how} after round {stored.round or 0}: {reason}")
             return
     of_run = source / TERMS
     terms = Terms.read(of_run if of_run.exists() else backup.folder / TERMS)
