@@ -5,6 +5,7 @@ import contextlib
 import io
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ pytest.importorskip("msgspec")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peerbayes.errors import PeerError
+from peerbayes.errors import AlreadyThere, PeerError
 from peerbayes.peer import restoring, tasks
 from peerbayes.peer.agreement.column_facts import Facts
 from peerbayes.peer.agreement.terms import Limits, Privacy, Terms
@@ -160,6 +161,36 @@ def test_a_backup_in_the_folder_itself_is_refused_and_a_failed_one_leaves_the_la
     with pytest.raises(PeerError, match="damaged"):
         back_up(folder, target)
     assert target.read_bytes() == before and [path.name for path in tmp_path.glob(".b*")] == []
+
+
+def test_only_a_backup_of_the_same_peer_is_replaced_unasked(made, folder, tmp_path):
+    target, other = tmp_path / "b", made.network.homes["peer-2"]
+    for content in (b"a letter", b"", made.late.read_bytes()[:20_000]):
+        target.write_bytes(content)
+        with pytest.raises(AlreadyThere, match=r"no backup of peer-1 in test .*--overwrite"):
+            back_up(folder, target)
+        assert target.read_bytes() == content
+    back_up(other, target, overwrite=True)
+    with pytest.raises(AlreadyThere):
+        back_up(folder, target)
+    back_up(folder, target, overwrite=True)
+    first = target.read_bytes()
+    back_up(folder, target)
+    assert target.read_bytes() != first
+    with pytest.raises(AlreadyThere):  # it would lose the passphrase, or get one
+        back_up(folder, target, passphrase="p")
+    back_up(folder, target, passphrase="p", overwrite=True)
+    back_up(folder, target, passphrase="p")
+    for passphrase in (None, "q"):
+        with pytest.raises(AlreadyThere):
+            back_up(folder, target, passphrase=passphrase)
+    refused = peerbayes("peer", "backup", folder.folder, target, code=2)
+    assert "exists already, and is no backup of peer-1 in test that opens in the same way" in refused.stderr
+    peerbayes("peer", "backup", folder.folder, target, "--overwrite", code=0)
+    gone = tmp_path / "not mounted" / "b"
+    with pytest.raises(PeerError, match="not mounted is not a folder"):
+        back_up(folder, gone)
+    assert not gone.parent.exists()
 
 
 @pytest.mark.parametrize("lines", [0, 3])
@@ -340,12 +371,21 @@ def test_a_run_goes_on_where_every_neighbour_has_heard_nothing_since(made, tmp_p
 
     new = Home(tmp_path / "new")
     done = restore(made.late, new.folder, heard=heard)
-    goes_on = f"The run goes on after round {Stored_round(made.home)}"
+    goes_on = f"Run 1 goes on after round {Stored_round(made.home)}"
     assert new.state_path.exists() and goes_on in " ".join(done.sentences)
     refuse_broken(new.state_path, new.audit_path)
     with contextlib.closing(Store(new.state_path)) as store:
         assert store.begin(0) > asked[0].start  # the next start is none that neighbours have heard of
         assert asked[0].state == store.identity() and asked[0].began == store.stored()
+
+
+def test_a_run_that_was_done_is_not_said_to_go_on(made, folder, tmp_path):
+    with contextlib.closing(Store(folder.state_path)) as store:
+        store.keep("verdict", "{}")
+    back_up(folder, tmp_path / "b")
+    done = restore(tmp_path / "b", tmp_path / "new", heard=nobody_heard)
+    told = " ".join(done.sentences)
+    assert f"Run 1 was done after round {Stored_round(made.home)}: " in told and "goes on" not in told
 
 
 @pytest.mark.parametrize(
@@ -690,7 +730,7 @@ def test_neighbours_tell_a_restored_peer_whether_its_run_goes_on(loopback, tmp_p
     rows = (home.folder / "rows.csv").read_bytes()
     shutil.rmtree(home.folder)
     done = peerbayes("peer", "restore", new, home.folder, code=0)
-    assert "The run goes on after round" in done.stdout and "peer-2, peer-3" in done.stdout
+    assert "Run 1 goes on after round" in done.stdout and "peer-2, peer-3" in done.stdout
     (home.folder / "rows.csv").write_bytes(rows)
     before = Stored_round(home)
     network.start("peer-1")
@@ -750,7 +790,9 @@ def test_commands_say_what_they_did(made, tmp_path):
     done = peerbayes("peer", "backup", made.home.folder, tmp_path / "b", "--without-key", code=0)
     assert "without its key" in done.stdout
     done = peerbayes("peer", "restore", tmp_path / "b", tmp_path / "new", "--offline", code=3)
-    assert "is given up (it is not known what was sent since)" in done.stdout
+    assert re.search(
+        r"Run 1 is given up after round \d+ \(it is not known what was sent since\)", done.stdout
+    )
     assert "Brought back: " in done.stdout and "The backup has no key" in done.stdout
     assert Path(tmp_path / "new" / "peer.toml").exists()
 
@@ -765,7 +807,7 @@ def test_a_full_disk_leaves_the_last_backup_and_no_half_restored_folder(made, tm
     script = f"""
         mount -t tmpfs -o size=128k none '{small}' || exit 77
         cp '{old}' '{small}/b'
-        {command} backup '{made.home.folder}' '{small}/b'; echo "backup ended with $?"
+        {command} backup '{made.home.folder}' '{small}/b' --overwrite; echo "backup ended with $?"
         cmp '{old}' '{small}/b' && echo "the last one is there"
         {command} restore '{made.late}' '{small}/new' --offline; echo "restore ended with $?"
         ls -A '{small}'

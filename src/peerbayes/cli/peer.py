@@ -49,6 +49,10 @@ app = typer.Typer(
 )
 
 Folder = Annotated[Path, argument("The peer's folder.")]
+LastRun = Annotated[
+    int | None,
+    option("The number of the run, from `peerbayes run list`; default: the last that has begun.", min=1),
+]
 
 
 def request(
@@ -81,8 +85,10 @@ def join(
     ] = None,
 ) -> None:
     """Join a network with the founder's invitation, or update the roster or the certificate."""
+    from peerbayes.peer.agreement.terms import Terms
     from peerbayes.peer.identity.keys import expiry, fingerprint
     from peerbayes.peer.state.folder import Home
+    from peerbayes.peer.status import untested
 
     home = Home(folder)
     beside = roster_beside or file.with_name("roster.json")
@@ -101,8 +107,11 @@ def join(
         print(
             f"Note: neighbours will connect to {expected}, but {home.settings_path} says {settings.address}"
         )
+    for warning in untested(home, Terms.read(home.agreement_path)):
+        print(f"Warning: {warning}")
     print(
-        f"Next: read {home.agreement_path}, then `peerbayes peer check {folder}` and `peerbayes peer run {folder}`"
+        f"Next: read {home.agreement_path}, then `peerbayes peer check {folder}`, and then\n"
+        f"`peerbayes peer serve {folder}` for all runs of the network, or `peerbayes peer run {folder}` for its first"
     )
 
 
@@ -257,14 +266,14 @@ def serve(
 def status(
     folder: Folder = Path(),
     form: Format = "table",
-    run: Annotated[int, option("The number of the run, from `peerbayes run list`.", min=1)] = 1,
+    run: LastRun = None,
 ) -> None:
     """Show the progress of the peer, the state of its neighbours, what it refused and what it sent."""
     from peerbayes.peer.learning.held_out import error_text
     from peerbayes.peer.state.folder import Home
     from peerbayes.peer.status import status as status_of
 
-    peer_status = status_of(Home(folder).of_run(run))
+    peer_status = status_of(Home(folder).shown_run(run))
     if form == "json":
         print(json.dumps(peer_status, indent=2))
     else:
@@ -278,8 +287,9 @@ def _print_status(peer: dict[str, Any], describe: Callable[[dict[str, Any], bool
     from peerbayes.peer.status import waiting_text, waits_text
 
     sent, private, evaluated = peer["sent"], peer["privacy"], peer["judged"]
+    which = "" if peer["run"] == 1 else f", run {peer['run']}"
     console.print(
-        f"{peer['name']} in {peer['network']}: {_state_text(peer)}, round {peer['round']} of {peer['rounds']}"
+        f"{peer['name']} in {peer['network']}{which}: {_state_text(peer)}, round {peer['round']} of {peer['rounds']}"
     )
     if peer["family_choice"] and not peer["verdict"]:  # later it is one of its sentences
         print_text(f"family chosen, {peer['family_choice']['reason']}")
@@ -296,7 +306,7 @@ def _print_status(peer: dict[str, Any], describe: Callable[[dict[str, Any], bool
     for waiting in peer["waiting"]:
         print_text(waiting_text(waiting))
     if peer["figures"] or peer["sites"]:
-        print_text("figures of all sites: `peerbayes peer figures`")
+        print_text(f"figures of all sites: `peerbayes peer figures --run {peer['run']}`")
     if text := waits_text(peer["waits"]):
         print_text(text)
     for warning in peer["warnings"]:
@@ -338,7 +348,7 @@ def _state_text(peer_status: dict[str, Any]) -> str:
 def figures(
     folder: Folder = Path(),
     form: Format = "table",
-    run: Annotated[int, option("The number of the run, from `peerbayes run list`.", min=1)] = 1,
+    run: LastRun = None,
 ) -> None:
     """Show the figures of all sites: their data before a run, this one's beside them, and errors by site after it.
 
@@ -349,7 +359,7 @@ def figures(
     from peerbayes.peer.state.folder import Home
     from peerbayes.peer.status import figures_of, findings_in
 
-    report = figures_of(Home(folder).of_run(run))
+    report = figures_of(Home(folder).shown_run(run))
     if form == "json":
         print(json.dumps(report, indent=2))
     else:
@@ -420,19 +430,21 @@ Passphrase = Annotated[
 def backup(
     folder: Folder,
     file: Annotated[
-        Path, argument("The file to write; one of that name is replaced once the new one is whole.")
+        Path,
+        argument("The file to write; an earlier backup of this peer is replaced once the new one is whole."),
     ],
     without_key: Annotated[
         bool, option("Leave out peer.key, for a backup that others may see.", "--without-key")
     ] = False,
     passphrase_file: Passphrase = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a backup of a peer's folder into one file, also while the peer runs. Rows are not in it."""
     from peerbayes.peer.state.backup import back_up
     from peerbayes.peer.state.folder import Home
 
     os.umask(0o077)
-    manifest = back_up(Home(folder), file, not without_key, _passphrase(passphrase_file))
+    manifest = back_up(Home(folder), file, not without_key, _passphrase(passphrase_file), overwrite)
     size = sum(size for size, _ in manifest.files.values())
     secret = "with its key: keep it as safe as the key itself" if manifest.with_key else "without its key"
     if passphrase_file is not None:

@@ -154,7 +154,9 @@ def _restore_run(home: Home, backup: Backup, where: Path, heard: Heard | None, d
             return
         else:
             _restore_log(source / AUDIT, target / AUDIT, done)
-            _give_up(target / STATE, target, kept, done, "its audit log was gone, or another one")
+            _give_up(
+                _number(where), target / STATE, target, kept, done, "its audit log was gone, or another one"
+            )
     killed = (target / UNFINISHED).exists()  # then the log may be the backup's
     files.write(target / UNFINISHED, b"")
     exact = _restore_log(source / AUDIT, target / AUDIT, done) and not killed
@@ -234,14 +236,15 @@ def _restore_state(
             with contextlib.closing(Store(source / STATE)) as store:
                 store.begin(stored.start)  # neighbours have heard of that start by now
                 store.flush()
+                how = "goes on" if store.value("verdict") is None else "was done"
             _moved(source / STATE, target / STATE)
-            done.say(f"The run goes on after round {stored.round or 0}: {reason}")
+            done.say(f"Run {_number(where)} {how} after round {stored.round or 0}: {reason}")
             return
     of_run = source / TERMS
     terms = Terms.read(of_run if of_run.exists() else backup.folder / TERMS)
     costs = {} if exact else _assumed(terms, source, stored, later)
     why = "it is not known what was sent since" if problem is None else problem
-    _give_up(source / STATE, target, stored, done, why, costs)
+    _give_up(_number(where), source / STATE, target, stored, done, why, costs)
     done.given_up.append(_number(where))
     if where.name and not stored.round and not any(process.stored for process in later.values()):
         done.awaited.append(_number(where))
@@ -269,6 +272,7 @@ def _problem(stored: Stored, target: Path) -> str | None:
 
 
 def _give_up(
+    number: int,
     state: Path,
     target: Path,
     stored: Stored,
@@ -284,7 +288,7 @@ def _give_up(
     _moved(state, aside)
     done.aside.append(aside)
     done.say(
-        f"The run after round {stored.round or 0} is given up ({why}); its state is {aside}, for the ledger"
+        f"Run {number} is given up after round {stored.round or 0} ({why}); its state is {aside}, for the ledger"
     )
 
 

@@ -212,6 +212,7 @@ def close_run(journal: Journal, running_peer: RunningPeer) -> None:
 
     def last_notes() -> None:
         journal.flush(running_peer.session.neighbour_states, running_peer.session.waiting)
+        running_peer.store.keep(UNREACHED, "")
         running_peer.session.room.clear_all()  # a run may end before the regular flush notices that there is room again
 
     for write in (last_notes, running_peer.audit.close, running_peer.store.close):

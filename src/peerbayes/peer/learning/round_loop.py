@@ -62,6 +62,8 @@ class Rounds:
         """The names of the sums of the last round, which neighbours may still need."""
         self.notes: tuple[str, ...] = ()
         """Why the run ended before its last round, if that was no agreement."""
+        self.settled = ""
+        """Why it did, if all stopped together since the model had settled."""
 
     async def run(self, agreed: Agreed, evaluator: Evaluator) -> np.ndarray:
         """Run the rounds; return S [C, K] after the last of them."""
@@ -79,9 +81,9 @@ class Rounds:
                 session.stopped = True
             if isinstance(learner, Summing) and learner.settled(state):
                 session.stopped = True
-                self.notes = (
-                    f"all stopped after round {session.round_index} of at most {session.terms.rounds}: no weight of "
-                    f"the model was to move by more than {session.terms.tolerance:g}",
+                self.settled = (
+                    f"all stopped after round {session.round_index} of at most {session.terms.rounds}, since no weight "
+                    f"of it was to move by more than {session.terms.tolerance:g}"
                 )
             if session.round_index >= session.rounds:
                 break
@@ -298,7 +300,8 @@ class Rounds:
         spent = {} if agreed.private is None else {"epsilon": agreed.private.spent}
         session.emit(
             "round", round=session.round_index, of=session.terms.message_rounds, heard=sorted(ready.heard),
-            missing=sorted(ready.missing), figures=ready.figures or {}, waited=session.waiting, **spent,
+            missing=sorted(ready.missing), figures=ready.figures or {}, waited=session.waiting,
+            by_sum=isinstance(agreed.learner, Summing), **spent,
         )  # fmt: skip
 
     def _ahead(self, agreed: Agreed) -> tuple[str, ...]:

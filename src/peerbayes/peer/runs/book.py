@@ -560,11 +560,18 @@ class Runs:
             refuse_thin(taking_part, promise)
         return terms
 
+    def before(self, number: int) -> RunEntry | None:
+        """Return the last run before another one that all approved, or the first; None: that is the first."""
+        return (
+            None
+            if number == 1
+            else _last_agreed([entry for entry in self.entries() if entry.number < number])
+        )
+
     def _last_terms(self, entries: list[RunEntry]) -> str:
         """Return the terms of the last run that all approved."""
-        for entry in reversed(entries):
-            if entry.proposal is not None and entry.is_complete:
-                return entry.proposal.terms
+        if (proposal := _last_agreed(entries).proposal) is not None:
+            return proposal.terms
         return files.text_of(self.home.agreement_path, TermsError)
 
     # --- begin -------------------------------------------------------------------------------------------
@@ -837,6 +844,12 @@ class Runs:
 
     def _roster_path(self, digest: str) -> Path:
         return self.path / "rosters" / f"{digest}.json"
+
+
+def _last_agreed(entries: list[RunEntry]) -> RunEntry:
+    """Return the last run that all approved; else the first, on which all agreed when they joined."""
+    later = (entry for entry in reversed(entries) if entry.proposal is not None and entry.is_complete)
+    return next(later, entries[0])
 
 
 TWICE = "two decisions"
