@@ -21,11 +21,11 @@ def overview(study: Study) -> list[tuple[str, str]]:
     """Return what a study is and what came out, in pairs of a name and a text."""
     counts = study.frame[STATUS].value_counts()
     states = ", ".join(f"{count} {status}" for status, count in counts.items())
-    lines = [("cells", f"{study.shape}; {states}"), *(("data", text) for text in _rows(study))]
+    entries = [("cells", f"{study.shape}; {states}"), *(("data", text) for text in _rows(study))]
     if (study.frame[STATUS] == DONE).any():
-        lines += _result(study)
-    lines += [("made", text) for text in _made_in_all(study, counts.get(DONE, 0))]
-    return [(name, _short(text)) for name, text in [*lines, ("folder", str(study.folder))]]
+        entries += _result(study)
+    entries += [("made", text) for text in _made_in_all(study, counts.get(DONE, 0))]
+    return [(name, _short(text)) for name, text in [*entries, ("folder", str(study.folder))]]
 
 
 def made(study: Study) -> list[str]:
@@ -75,7 +75,7 @@ def _result(study: Study) -> list[tuple[str, str]]:
         grid = study.grid()
     except ValueError as problem:  # no cell has the study's figure
         return [("result", str(problem))]
-    lines = []
+    entries = []
     for texts, marks in zip(grid.rows[:ROWS], grid.marked, strict=False):
         named = ", ".join(texts[: grid.first])
         values = ", ".join(
@@ -84,12 +84,12 @@ def _result(study: Study) -> list[tuple[str, str]]:
                 grid.header[grid.first :], texts[grid.first :], marks[grid.first :], strict=True
             )
         )
-        lines.append(("result", f"{named}: {values}" if named else values))
+        entries.append(("result", f"{named}: {values}" if named else values))
     if len(grid.rows) > ROWS:
-        lines.append(("result", f"and {len(grid.rows) - ROWS} more rows: see summary()"))
+        entries.append(("result", f"and {len(grid.rows) - ROWS} more rows: see summary()"))
     if any(any(marks) for marks in grid.marked[:ROWS]):
-        lines.append(("", "* distinguishable from every other"))
-    return lines
+        entries.append(("", "* distinguishable from every other"))
+    return entries
 
 
 def _short(text: str) -> str:
@@ -99,11 +99,11 @@ def _short(text: str) -> str:
 
 def as_text(study: Study) -> str:
     """Return a study as its `repr`: each name once, before its first line."""
-    lines, before = [f"Study {study.name!r}"], ""
+    entries, before = [f"Study {study.name!r}"], ""
     for name, text in overview(study):
-        lines.append(f"  {'' if name == before else name:<8}{text}")
+        entries.append(f"  {'' if name == before else name:<8}{text}")
         before = name
-    return "\n".join(lines)
+    return "\n".join(entries)
 
 
 def as_html(study: Study) -> str:

@@ -378,26 +378,26 @@ def _count_errors(logits: np.ndarray, labels: np.ndarray, wrong: np.ndarray, sof
     equal or no numbers, `argmax` decides: of equal ones the first counts.
     """
     rows = np.arange(labels.size)
-    own = logits[:, labels, rows]
+    own_logits = logits[:, labels, rows]
     logits[:, labels, rows] = -np.inf
     others = logits.max(axis=1)
-    right = own > others
-    undecided = ~(right | (own < others))
+    right = own_logits > others
+    undecided = ~(right | (own_logits < others))
     if undecided.any():
         model, row = np.nonzero(undecided)
         classes = logits[model, :, row]
-        classes[np.arange(row.size), labels[row]] = own[model, row]
+        classes[np.arange(row.size), labels[row]] = own_logits[model, row]
         right[model, row] = classes.argmax(axis=1) == labels[row]
     wrong += labels.size - np.add.reduce(right, axis=1)
     if not soft:
         return None
-    top = np.maximum(own, others)
+    top = np.maximum(own_logits, others)
     logits -= top[:, None]
-    own -= top
+    own_logits -= top
     rest = np.exp(logits, out=logits).sum(axis=1)
-    own = np.exp(own, out=own)
-    own += rest
-    lost: np.ndarray = np.divide(rest, own, out=rest).sum(axis=1, dtype=np.float64)
+    own_logits = np.exp(own_logits, out=own_logits)
+    own_logits += rest
+    lost: np.ndarray = np.divide(rest, own_logits, out=rest).sum(axis=1, dtype=np.float64)
     return lost
 
 
@@ -406,21 +406,21 @@ def _count_errors_of_one(
 ) -> np.ndarray | None:
     """Do the same for rows of one class, and logits that are numbers: classes before it win also where equal."""
     index, count = int(labels[0]), labels.size
-    own = top = logits[:, index]
-    right = np.ones(own.shape, dtype=bool)
+    own_logits = top = logits[:, index]
+    right = np.ones(own_logits.shape, dtype=bool)
     if index > 0:
         top = logits[:, :index].max(axis=1)
-        right &= own > top
+        right &= own_logits > top
     if index < logits.shape[1] - 1:
         later = logits[:, index + 1 :].max(axis=1)
-        right &= own >= later
+        right &= own_logits >= later
         top = np.maximum(top, later, out=later)
     wrong += count - np.add.reduce(right, axis=1)
     if not soft:
         return None
-    logits -= np.maximum(top, own)[:, None]
+    logits -= np.maximum(top, own_logits)[:, None]
     likely = np.add.reduce(np.exp(logits, out=logits), axis=1)
-    np.divide(own, likely, out=likely)  # own is a part of the logits
+    np.divide(own_logits, likely, out=likely)  # own_logits is a part of the logits
     lost: np.ndarray = count - np.add.reduce(likely, axis=1, dtype=np.float64)
     return lost
 

@@ -161,19 +161,21 @@ class Exported:
 
     def metrics(self) -> Iterator[tuple[dict[str, str], Metric]]:
         """Yield metrics and the labels that all their values have."""
-        readable, found = "Whether the folder can be read.", list[tuple[dict[str, str], Metric]]()
+        readable, exported_metrics = "Whether the folder can be read.", list[tuple[dict[str, str], Metric]]()
         try:
             member = member_status(self.home, self.home.member())
-            found += ((self.labels, metric) for metric in metrics_of_member(member))
+            exported_metrics += ((self.labels, metric) for metric in metrics_of_member(member))
             for run in self._runs():
                 sent, exact = self._sent.setdefault(run, Sent(run)), may_leave_home(run)
                 labels = self.labels | {"run": str(run.run_number)}
-                found += ((labels, metric) for metric in metrics_of(status(run, sent), time.time(), exact))
+                exported_metrics += (
+                    (labels, metric) for metric in metrics_of(status(run, sent), time.time(), exact)
+                )
         except (PeerbayesError, OSError, sqlite3.Error):  # a folder that cannot be read now
             yield self.labels, Metric.of("readable", readable, False)
             return
         yield self.labels, Metric.of("readable", readable, True)
-        yield from found
+        yield from exported_metrics
 
     def _runs(self) -> list[Home]:
         """Return the runs that go on, or else the last one that began."""
@@ -192,9 +194,9 @@ def _registry(homes: tuple[Home, ...]) -> Any:
     class Collector:
         def collect(self) -> Iterator[Any]:
             families: dict[str, Any] = {}
-            found = [each for folder in exported for each in folder.metrics()]
+            exported_metrics = [each for folder in exported for each in folder.metrics()]
             for labels, metric in sorted(
-                found, key=lambda each: not each[1].values
+                exported_metrics, key=lambda each: not each[1].values
             ):  # empty ones have no labels
                 own = [*metric.values[0][0]] if metric.values else []
                 family = CounterMetricFamily if metric.name in COUNTERS else GaugeMetricFamily

@@ -85,9 +85,9 @@ def ends_spec(
     by, panels_by = roles(rows, [name for name in settings if name != x], colour, facet)
     lines, panels = values_of(rows, by), values_of(rows, panels_by)
     looks = dict(zip(lines, looks_of(by, lines), strict=True))
-    places = [ALL] if x is None else [key[0] for key in values_of(rows, [x])]
-    numbers = x is not None and all(isinstance(place, int | float | np.number) for place in places)
-    extent = (float(min(places)), float(max(places))) if numbers else (-0.5, len(places) - 0.5)
+    positions = [ALL] if x is None else [key[0] for key in values_of(rows, [x])]
+    numbers = x is not None and all(isinstance(position, int | float | np.number) for position in positions)
+    extent = (float(min(positions)), float(max(positions))) if numbers else (-0.5, len(positions) - 0.5)
     level, moving = _told_apart(references, x)
     data: list[Spec] = []
     for (number, panel), (index, line) in product(enumerate(panels), enumerate(lines)):
@@ -95,18 +95,18 @@ def ends_spec(
         if len(selected):
             beside = 0.0 if numbers else APART * ((index + 0.5) / len(lines) - 0.5)
             at = [
-                place if numbers else places.index(place) + beside
-                for place in ([ALL] if x is None else selected[x].tolist())
+                position if numbers else positions.index(position) + beside
+                for position in ([ALL] if x is None else selected[x].tolist())
             ]
             dots = _dots(selected, at, label(title_of(by, line)), looks[line], numbers)
             data.append({**dots, **axes_of(number)})
     for number, panel in enumerate(panels):
         drawn = reference_lines(level, panels_by, panel, by, looks, extent)
-        drawn += _moving(moving, str(x), places if numbers else None, (*panels_by, *by), panel)
+        drawn += _moving(moving, str(x), positions if numbers else None, (*panels_by, *by), panel)
         data += [{**item, **axes_of(number)} for item in drawn]
     entries = show_each_once(data)
     layout = layout_of(
-        panels_by, panels, metric, label(x or ""), _axis(places, numbers, log_x, extent), heights_of(data, log_y),
+        panels_by, panels, metric, label(x or ""), _axis(positions, numbers, log_x, extent), heights_of(data, log_y),
         entries if entries > 1 else 0,
     )  # fmt: skip
     return figure(data, _sentence(rows, metric, settings), **layout)
@@ -155,11 +155,11 @@ def _moving(
         return []
     rows = where(references, settings[: len(panel)], panel)
     names = [name for name in rows.columns if name not in (*settings, x, *ROUND_COLUMNS)]
-    places = values_of(rows, [x])
+    positions = values_of(rows, [x])
     drawn = []
     for number, name in enumerate(names):
-        means = [float(where(rows, [x], place)[name].mean()) for place in places]
-        at = list(range(len(places))) if numbers is None else [place[0] for place in places]
+        means = [float(where(rows, [x], position)[name].mean()) for position in positions]
+        at = list(range(len(positions))) if numbers is None else [position[0] for position in positions]
         dash = REFERENCE_DASHES[number % len(REFERENCE_DASHES)]
         drawn.append(trace(
             "reference", at, means, mode="lines", name=label(name), legendgroup=f"reference {label(name)}",
@@ -173,7 +173,7 @@ def _axis(places: Sequence[Any], numbers: bool, log_x: bool, extent: tuple[float
     """Return the axis of numbers, or of texts beside each other."""
     if numbers:
         return scale_of(log_x, extent)
-    named = [label(place) for place in places]
+    named = [label(position) for position in places]
     return {
         "tickmode": "array",
         "tickvals": list(range(len(places))),

@@ -93,13 +93,13 @@ class Assignment:
         if not share:
             return self
         rng = np.random.default_rng([seed, HELD_OUT_STREAM])
-        away = [rng.random(len(part)) < share for part in self.parts]
+        away = [rng.random(len(rows_of_peer)) < share for rows_of_peer in self.parts]
         away = [mask & ~mask.all() for mask in away]
-        learned = [part[~mask] for part, mask in zip(self.parts, away, strict=True)]
+        learned = [rows_of_peer[~mask] for rows_of_peer, mask in zip(self.parts, away, strict=True)]
         return replace(
             self,
             parts=learned,
-            held_out=tuple(part[mask] for part, mask in zip(self.parts, away, strict=True)),
+            held_out=tuple(rows_of_peer[mask] for rows_of_peer, mask in zip(self.parts, away, strict=True)),
         )
 
     @cached_property
@@ -327,10 +327,10 @@ def _held_out(
     """Return the held-out rows of each peer that models can be tested on."""
     of_weights = planning.of_weights(settings.strategy)
     samples = []
-    for part in assignment.held_out:
-        rows = encoded(schema, assignment.table.take(part), "X")
+    for rows_of_peer in assignment.held_out:
+        rows = encoded(schema, assignment.table.take(rows_of_peer), "X")
         kept = usable(family, rows, of_weights)
-        labels = assignment.codes[part][kept]
+        labels = assignment.codes[rows_of_peer][kept]
         samples.append(Sample(family, Rows(rows.values[kept], rows.codes[kept]), labels))
     return HeldOut(tuple(samples), of_weights)
 

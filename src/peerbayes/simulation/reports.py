@@ -174,7 +174,7 @@ def _columns(schema: Schema, table: Table, sizes: np.ndarray) -> dict[str, list[
     places, splits, values = schema.places(table), np.cumsum(sizes)[:-1], {}
     for j in schema.continuous:
         parts = np.split(schema.columns[j].numbers(table.column(places[j])), splits)
-        values[schema.columns[j].name] = [part[~np.isnan(part)] for part in parts]
+        values[schema.columns[j].name] = [peer_values[~np.isnan(peer_values)] for peer_values in parts]
     return values
 
 
@@ -187,7 +187,7 @@ def _voted(columns: dict[str, list[np.ndarray]], sizes: np.ndarray, liars: Liars
         there = [parts[peer] for peer in fair if parts[peer].size]
         if there:
             middles[name] = lower_median([*map(mean_of, there), *votes])
-            apart = [deviation_of(part, middles[name]) for part in there]
+            apart = [deviation_of(peer_values, middles[name]) for peer_values in there]
             if varying := [deviation for deviation in apart if deviation > 0.0]:
                 deviations[name] = lower_median([*varying, *votes])
     rows = lower_median([*sizes[fair].astype(np.float64).tolist(), *votes])
@@ -208,14 +208,14 @@ def _summed(schema: Schema, columns: dict[str, list[np.ndarray]], liars: Liars) 
     changed = list(schema.columns)
     for j in schema.continuous:
         parts = columns[schema.columns[j].name]
-        count = float(sum(part.size for part in parts))
+        count = float(sum(peer_values.size for peer_values in parts))
         changed[j] = replace(changed[j], count=count, location=0.0, scale=1.0, constant=False)
         if count:
-            totals = np.array([math.fsum(part) for part in parts])
+            totals = np.array([math.fsum(peer_values) for peer_values in parts])
             if liars.tell("mean"):
                 totals[liars.who] += attacks.SHIFT
             location = math.fsum(totals) / count
-            squares = np.array([math.fsum((part - location) ** 2) for part in parts])
+            squares = np.array([math.fsum((peer_values - location) ** 2) for peer_values in parts])
             if liars.tell("spread"):
                 squares[liars.who] = attacks.SQUARES
             changed[j] = with_units(changed[j], location, math.sqrt(math.fsum(squares) / count))

@@ -92,8 +92,8 @@ def check_column(
         return [Finding.of("empty", name, f"no value in {missing.size:,} rows")], None
     findings = []
     if missing.mean() > MOSTLY:
-        seen = f"{int(missing.sum()):,} of {missing.size:,} values are missing"
-        findings.append(Finding.of("mostly-missing", name, seen))
+        evidence = f"{int(missing.sum()):,} of {missing.size:,} values are missing"
+        findings.append(Finding.of("mostly-missing", name, evidence))
     try:
         codes, uniques = pd.factorize(values)
     except TypeError:  # lists, sets, tables
@@ -101,10 +101,10 @@ def check_column(
         return [*findings, Finding.of("not-a-value", name, f"values like {shown(example)}")], None
     counts = np.bincount(codes[codes >= 0], minlength=len(uniques))
     if len(uniques) == 1:
-        seen = f"{shown(_plain(uniques[0]))} in all {int(counts.sum()):,} rows that have a value"
+        evidence = f"{shown(_plain(uniques[0]))} in all {int(counts.sum()):,} rows that have a value"
         return [
             *findings,
-            Finding.of("constant", name, seen),
+            Finding.of("constant", name, evidence),
             *_refused(name, values, _plain(uniques[0]), rule),
         ], None
     numbers = None if values.dtype.kind not in "iuf" else values
@@ -165,11 +165,11 @@ def _refused(name: str, values: np.ndarray, example: Any, rule: str) -> list[Fin
     """Return the finding of a column that is refused, if it is, by one of its values."""
     if reason := refusal_of(name, values, rule):
         dates = isinstance(example, str) and kind_of_text([example], 1, 1, False) == "date"
-        seen = f"values like {shown(example)}" if dates else reason
+        evidence = f"values like {shown(example)}" if dates else reason
         return [
-            Finding.of("date", name, seen, REFUSED, date_example(name, [example]))
+            Finding.of("date", name, evidence, REFUSED, date_example(name, [example]))
             if dates
-            else Finding.of("refused", name, seen, REFUSED)
+            else Finding.of("refused", name, evidence, REFUSED)
         ]
     if isinstance(example, float) and np.isinf(example):
         return [Finding.of("infinity", name, "every value is infinite")]
@@ -201,7 +201,7 @@ def refusal_of(name: str, values: np.ndarray, rule: str) -> str:
 
 def repeated_columns(columns: list[Checked]) -> Iterator[Finding]:
     """Yield which columns say what an earlier one says: equal, in other words, or in another unit."""
-    seen: dict[bytes, Checked] = {}
+    first_columns: dict[bytes, Checked] = {}
     lines: dict[bytes, Checked] = {}
     for column in columns:
         if not column.telling:
@@ -209,7 +209,7 @@ def repeated_columns(columns: list[Checked]) -> Iterator[Finding]:
         earlier = None
         rows = int((column.codes >= 0).sum())
         if column.distinct <= min(MOST_GROUPS, rows / 2):
-            earlier = seen.setdefault(column.digest(), column)
+            earlier = first_columns.setdefault(column.digest(), column)
             how = "names the same groups of rows as"
         if (earlier is None or earlier is column) and column.numbers is not None:
             earlier = lines.setdefault(_shape(column.numbers), column)

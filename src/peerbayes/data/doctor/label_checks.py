@@ -38,15 +38,15 @@ def label_findings(name: str, labels: np.ndarray) -> tuple[list[Finding], np.nda
     findings = []
     if missing.any():
         rows = ", ".join(str(row + 1) for row in np.flatnonzero(missing)[:5])
-        seen = f"{int(missing.sum()):,} of {labels.size:,} rows have no label (counted from 1: {rows})"
-        findings.append(Finding.of("missing-labels", name, seen))
+        evidence = f"{int(missing.sum()):,} of {labels.size:,} rows have no label (counted from 1: {rows})"
+        findings.append(Finding.of("missing-labels", name, evidence))
     try:
         codes, uniques = pd.factorize(labels)
     except TypeError:
         return [*findings, Finding.of("not-a-value", name, f"labels like {shown(labels[0])}")], None
     if len(uniques) < 2:
-        seen = f"every label is {shown(_plain(uniques[0]))}" if len(uniques) else "there is no label"
-        return [*findings, Finding.of("one-class", name, seen)], None
+        evidence = f"every label is {shown(_plain(uniques[0]))}" if len(uniques) else "there is no label"
+        return [*findings, Finding.of("one-class", name, evidence)], None
     counts = np.bincount(codes[codes >= 0])
     classes = [_plain(value) for value in uniques]
     if strange := not_classes(name, classes, counts):
@@ -64,14 +64,14 @@ def label_findings(name: str, labels: np.ndarray) -> tuple[list[Finding], np.nda
 def not_classes(name: str, classes: list[Any], counts: np.ndarray) -> Finding | None:
     """Return the finding of labels that are no classes: [C]."""
     rows, numbers = int(counts.sum()), [value for value in classes if isinstance(value, int | float)]
-    seen = f"{len(classes):,} different labels in {rows:,} rows, like {shown(classes[0])}"
+    evidence = f"{len(classes):,} different labels in {rows:,} rows, like {shown(classes[0])}"
     real = [value for value in numbers if isinstance(value, float) and not value.is_integer()]
     if real:
         return Finding.of("continuous-label", name, f"real numbers, like {shown(real[0])}", REFUSED)
     few_rows = len(classes) > MANY_CLASSES and rows < ROWS_OF_A_CLASS * len(classes)
     if len(numbers) == len(classes) and (few_rows or len(classes) > MANY_NUMBERS):
-        return Finding.of("continuous-label", name, seen)
-    return Finding.of("many-classes", name, seen) if few_rows else None
+        return Finding.of("continuous-label", name, evidence)
+    return Finding.of("many-classes", name, evidence) if few_rows else None
 
 
 def leaking_columns(columns: Sequence[Checked], classes: np.ndarray) -> Iterator[Finding]:
@@ -88,8 +88,8 @@ def leaking_columns(columns: Sequence[Checked], classes: np.ndarray) -> Iterator
         if values <= min(MOST_GROUPS, codes.size / ROWS_OF_A_VALUE):
             pairs = np.unique(codes * (int(labels.max()) + 1) + labels).size
             if pairs == values == class_count:
-                seen = f"each of its {values} values has one class, and each class one value"
-                yield Finding.of("label-copy", column.name, seen)
+                evidence = f"each of its {values} values has one class, and each class one value"
+                yield Finding.of("label-copy", column.name, evidence)
                 continue
             if pairs == values:
                 yield Finding.of("determines-label", column.name, f"each of its {values} values has one class only, in "
@@ -124,8 +124,8 @@ def shared_findings(
         if (values.dtype.kind == "O") != (others.dtype.kind == "O"):
             sides = ["text" if column.dtype.kind == "O" else "numbers" for column in (values, others)]
             if not missing_of(others).all() and not missing_of(values).all():
-                seen = f"{sides[0]} in the training rows, {sides[1]} in the test rows"
-                yield Finding.of("test-columns", name, seen)
+                evidence = f"{sides[0]} in the training rows, {sides[1]} in the test rows"
+                yield Finding.of("test-columns", name, evidence)
             continue
         if values.dtype.kind not in "Ob":
             continue
@@ -133,13 +133,13 @@ def shared_findings(
         if unseen and all(isinstance(value, str | bool) for value in unseen):
             rows = int(np.isin(others.astype(str), np.array(unseen, dtype=str)).sum())
             examples = ", ".join(map(shown, unseen[:3]))
-            seen = f"{examples} in {_rows(rows)} of the test table, in no training row"
-            yield Finding.of("test-only-category", name, seen)
+            evidence = f"{examples} in {_rows(rows)} of the test table, in no training row"
+            yield Finding.of("test-only-category", name, evidence)
     if labels:
         new = _new(*labels)
         if new:
-            seen = f"{', '.join(map(shown, map(_plain, new[:3])))} among the labels of test rows only"
-            yield Finding.of("test-only-class", None, seen)
+            evidence = f"{', '.join(map(shown, map(_plain, new[:3])))} among the labels of test rows only"
+            yield Finding.of("test-only-class", None, evidence)
     if not complete:
         return
     first = row_hashes([*(mine for _, mine, _ in columns), *labels[:1]])
@@ -149,9 +149,10 @@ def shared_findings(
     if shared.any():
         # Of few categories, or measured coarsely, rows are alike by chance: as often as within the training rows.
         natural = 2 * repeated / first.size * shared.size + CHANCE_ROWS
-        seen = f"{int(shared.sum()):,} of {shared.size:,} test rows are among the training rows, first {_first(shared)}"
+        share = f"{int(shared.sum()):,} of {shared.size:,}"
+        evidence = f"{share} test rows are among the training rows, first {_first(shared)}"
         severity = NOTE if shared.sum() <= natural else None
-        yield Finding.of("test-rows-in-training", None, seen, severity)
+        yield Finding.of("test-rows-in-training", None, evidence, severity)
 
 
 def _new(values: np.ndarray, others: np.ndarray) -> list[Any]:

@@ -38,16 +38,16 @@ def number_findings(name: str, numbers: np.ndarray) -> Iterator[Finding]:
     """Yield the findings of a column by its present numbers: [n], at least two different ones."""
     finite = np.isfinite(numbers)
     if not finite.all():
-        seen = f"{int(np.count_nonzero(~finite)):,} of {numbers.size:,} values are infinite"
-        yield Finding.of("infinity", name, seen)
+        evidence = f"{int(np.count_nonzero(~finite)):,} of {numbers.size:,} values are infinite"
+        yield Finding.of("infinity", name, evidence)
         numbers = numbers[finite]
     if not numbers.size:
         return
     if (date := dates(name, numbers)) is not None:
         yield date
         return
-    if seen := counter(numbers):
-        yield Finding.of("identifier", name, seen)
+    if evidence := counter(numbers):
+        yield Finding.of("identifier", name, evidence)
         return
     codes = missing_codes(numbers)
     for code, count in codes:
@@ -63,8 +63,8 @@ def dates(name: str, numbers: np.ndarray) -> Finding | None:
     if not (_are_whole(numbers) and ((month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)).all()):
         return None
     example = str(int(numbers[0]))
-    seen = f"{numbers.size:,} whole numbers that are dates, like {example}"
-    return Finding.of("date", name, seen, example=date_example(name, [example]))
+    evidence = f"{numbers.size:,} whole numbers that are dates, like {example}"
+    return Finding.of("date", name, evidence, example=date_example(name, [example]))
 
 
 def counter(numbers: np.ndarray) -> str:

@@ -226,13 +226,13 @@ class Aode(Family):
     def weights(self, stats: Array) -> Array:
         xp = array_namespace(stats)
         counts = self.counts(stats)
-        seen, share = self._seen(counts)
+        occurring, share = self._seen(counts)
         log_cells = self._single_logs(counts, share)
-        of_columns = self._log_shares(counts, log_cells, seen)
+        of_columns = self._log_shares(counts, log_cells, occurring)
         column, _ = self._cells
         heads = log_cells + counts.log_prior[..., None]
         heads = heads + xp.take(of_columns, beside(stats, column), axis=-1)[..., None, :]
-        heads = xp.where(seen[..., None, :], heads, xp.full_like(heads, LEFT_OUT))
+        heads = xp.where(occurring[..., None, :], heads, xp.full_like(heads, LEFT_OUT))
         pairs = xp.log(self._guarded_pairs(counts, share)) - xp.log(counts.classes)[..., None]
         return xp.concat([counts.log_prior[..., None], heads, pairs], axis=-1)
 
@@ -240,11 +240,11 @@ class Aode(Family):
         """Return which values rows have, and the even share of each such value in its column: two [..., Σr]."""
         xp = array_namespace(counts.stats)
         totals = xp.sum(counts.stats[..., 1 : self.first_pair], axis=-2)
-        seen = totals > SEEN * xp.sum(counts.classes, axis=-1, keepdims=True)
+        occurring = totals > SEEN * xp.sum(counts.classes, axis=-1, keepdims=True)
         column, _ = self._cells
-        kinds = self._column_sums(xp.astype(seen, counts.stats.dtype))
+        kinds = self._column_sums(xp.astype(occurring, counts.stats.dtype))
         kinds = xp.take(xp.clip(kinds, 1.0, None), beside(counts.stats, column), axis=-1)
-        return seen, xp.astype(seen, counts.stats.dtype) / kinds
+        return occurring, xp.astype(occurring, counts.stats.dtype) / kinds
 
     def _column_sums(self, cells: Array) -> Array:
         """Return the sums over the cells of each column: [..., Σr] -> [..., D]."""
@@ -330,8 +330,8 @@ class Aode(Family):
         given_first, given_second = (
             pairs - xp.take(marginal, beside(pairs, index), axis=-1) for index in self.margins
         )
-        seen = head[..., 0, :] > LEFT_OUT / 2  # [..., Σr]
-        mask = xp.astype(seen, weights.dtype)
+        occurring = head[..., 0, :] > LEFT_OUT / 2  # [..., Σr]
+        mask = xp.astype(occurring, weights.dtype)
         first, second = (xp.take(mask, beside(mask, end), axis=-1) for end in self.ends)
         both = (first * second)[..., None, :]
         given_first, given_second = given_first * both, given_second * both
@@ -525,12 +525,12 @@ class Aode(Family):
         """
         xp = array_namespace(stats)
         counts = self.counts(stats)
-        seen, share = self._seen(counts)
+        occurring, share = self._seen(counts)
         log_cells, none = self._single_logs(counts, share), stats[..., :0]
         if len(self.cardinalities) < 2:
             return AodeParameters(counts.log_prior, none, none, log_cells)
         column, _ = self._cells
-        log_shares = self._log_shares(counts, log_cells, seen)
+        log_shares = self._log_shares(counts, log_cells, occurring)
         weighted = log_cells + xp.take(log_shares, beside(stats, column), axis=-1)[..., None, :]
         pairs = xp.log(self._guarded_pairs(counts, share))
         margins = self._log_margins(pairs)

@@ -49,14 +49,14 @@ async def agreed_edges(
         for column, count in zip(open_columns, most, strict=True)
     ]
     weight = 1.0 if reports is None else reports.bounds.weight(table.rows)
-    own = [grid.counts(x) for grid, x in zip(grids, numbers, strict=True)]
-    coarse = await _summed(f"quantiles 1{suffix}", own, weight, rows, total, reports)
+    own_counts = [grid.counts(x) for grid, x in zip(grids, numbers, strict=True)]
+    coarse = await _summed(f"quantiles 1{suffix}", own_counts, weight, rows, total, reports)
     inner = [finer(grid, counts, count) for grid, counts, count in zip(grids, coarse, most, strict=True)]
-    own = [
+    own_counts = [
         np.concatenate([*finer_counts(grid, inside, x), np.zeros(0)])
         for grid, inside, x in zip(grids, inner, numbers, strict=True)
     ]
-    fine = await _summed(f"quantiles 2{suffix}", own, weight, rows, total, reports)
+    fine = await _summed(f"quantiles 2{suffix}", own_counts, weight, rows, total, reports)
     edges = {}
     for column, grid, counts, inside, sums, count in zip(
         open_columns, grids, coarse, inner, fine, most, strict=True
@@ -65,10 +65,10 @@ async def agreed_edges(
         edges[column.name] = edges_of_grids(grid, counts, inside, parts, count)
     by_class = {column.name: edges[column.name] for column in open_columns if column.traits.needs_labels}
     if by_class:
-        own = [
+        own_counts = [
             _class_counts(schema, table, name, fine_edges).ravel() for name, fine_edges in by_class.items()
         ]
-        sums_of = await _summed(f"classes{suffix}", own, weight, rows, total, reports)
+        sums_of = await _summed(f"classes{suffix}", own_counts, weight, rows, total, reports)
         for (name, fine_edges), sums in zip(by_class.items(), sums_of, strict=True):
             cuts = cuts_by_class(sums.reshape(-1, len(schema.classes)))
             edges[name] = tuple(fine_edges[cut] for cut in cuts)

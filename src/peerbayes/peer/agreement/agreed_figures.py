@@ -130,7 +130,7 @@ def _compared(
     layout: FigureLayout, words: np.ndarray, summed: np.ndarray, sites: int, missing: list[str], label: str
 ) -> AgreedFigures:
     """Return the figures of everybody and how this site differs; where no tables have such sums, why."""
-    own = layout.figures(words)
+    own_counts = layout.figures(words)
     try:
         if missing:
             raise ValueError(f"the key of {', '.join(missing[:3])} is not vouched for")
@@ -142,8 +142,8 @@ def _compared(
             f"the figures of all sites cannot be right: {error}. Somebody's part is false, and nothing is compared "
             "with them"
         )
-        return AgreedFigures(None, own, problem=problem)
-    return AgreedFigures(everybody, own, tuple(findings(own, others, label)))
+        return AgreedFigures(None, own_counts, problem=problem)
+    return AgreedFigures(everybody, own_counts, tuple(findings(own_counts, others, label)))
 
 
 def own_words(layout: FigureLayout, frame: pd.DataFrame, labels: np.ndarray) -> np.ndarray:
@@ -191,9 +191,9 @@ async def private_figures(
     phase = Phase(FIGURES, integers_in((counts.size,), peers * units.MOST))
     summed = (await total(phase, Integers(release))).values
     noisy = _noisy(schema, open_columns, counts)
-    own = noisy(release, 1)
+    own_counts = noisy(release, 1)
     others = noisy(summed - release, peers - 1)
-    agreed = AgreedFigures(noisy(summed, peers), own, tuple(findings(own, others, terms.label)))
+    agreed = AgreedFigures(noisy(summed, peers), own_counts, tuple(findings(own_counts, others, terms.label)))
     if terms.figures != STOP:
         return agreed
     # What follows from releases alone tells nothing more, so it needs no mask.

@@ -81,14 +81,15 @@ def masked(
     words: np.ndarray, name: str, private: bytes, keys: Mapping[str, bytes], roster: Roster, phase: str
 ) -> np.ndarray:
     """Return the words [n] of a site under its masks; `keys` are the public ones of all sites in the sum, in order."""
-    own, summed = X25519PrivateKey.from_private_bytes(private), words.astype(np.int64).view(np.uint64).copy()
+    own_key = X25519PrivateKey.from_private_bytes(private)
+    summed = words.astype(np.int64).view(np.uint64).copy()
     context = hashlib.sha256(packed([part for name, key in keys.items() for part in (name.encode(), key)]))
     for other, sign in partners(list(keys), name):
         pair = sorted((name.encode(), other.encode()))
         info = packed(
             (PURPOSE, roster.network.encode(), roster.run.encode(), phase.encode(), context.digest(), *pair)
         )
-        secret = own.exchange(X25519PublicKey.from_public_bytes(keys[other]))
+        secret = own_key.exchange(X25519PublicKey.from_public_bytes(keys[other]))
         key = HKDF(hashes.SHA256(), KEY, None, info).derive(secret)
         stream = Cipher(ChaCha20(key, NONCE), mode=None).encryptor().update(bytes(8 * summed.size))
         if sign > 0:
@@ -124,11 +125,11 @@ async def masked_sum(
     """
     if len(keys) < FEWEST:
         raise ValueError(f"{len(keys)} sites take part in a sum; expected {FEWEST} or more")
-    own = np.zeros(words.size, dtype=np.int64)
+    own_sums = np.zeros(words.size, dtype=np.int64)
     if name in keys:
         assert keys[name] == public_key(private)
-        own = masked(words, name, private, keys, roster, phase)
-    return await plain_sum(own, phase, total)
+        own_sums = masked(words, name, private, keys, roster, phase)
+    return await plain_sum(own_sums, phase, total)
 
 
 async def plain_sum(words: np.ndarray, phase: str, total: Total) -> np.ndarray:

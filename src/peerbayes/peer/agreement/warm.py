@@ -69,13 +69,13 @@ async def warm_start(
     """
     shape = len(schema.classes), family.size
     size = shape[0] * shape[1]
-    own = np.zeros(size + 1)
+    own_sums = np.zeros(size + 1)
     if earlier.statistics is not None:
         fitting = fitted(earlier.statistics, schema, family)
         mass = 0.0 if fitting is None else float(fitting.values[:, 0].sum())
         if fitting is not None and mass > 0.0:
-            own = np.append(fitting.values.ravel() * (plan.facts.rows / mass), 1.0)
-    summed = await pooled(MODEL, own, total)
+            own_sums = np.append(fitting.values.ravel() * (plan.facts.rows / mass), 1.0)
+    summed = await pooled(MODEL, own_sums, total)
     members = round(float(summed[-1]))
     if members < 1:
         return None
@@ -87,12 +87,12 @@ async def warm_start(
     count = _steps_that_fit(terms, size) if plan.declaration.by_sums else 0
     if not count:
         return Begun(stats, None, members)
-    own = np.zeros(count * 2 * size + 1)
+    own_sums = np.zeros(count * 2 * size + 1)
     if earlier.statistics is not None and earlier.steps is not None and len(earlier.steps) >= count:
         steps = moved(earlier.steps[-count:], earlier.statistics, schema, family)
         if steps is not None:
-            own = np.append(steps.ravel(), 1.0)
-    summed = await pooled(STEPS, own, total)
+            own_sums = np.append(steps.ravel(), 1.0)
+    summed = await pooled(STEPS, own_sums, total)
     if (holders := round(float(summed[-1]))) < 1:
         return Begun(stats, np.zeros((count, 2, *shape)), members)
     return Begun(stats, (summed[:-1] / holders).reshape(count, 2, *shape), members)

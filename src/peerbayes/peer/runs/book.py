@@ -230,8 +230,8 @@ class Runs:
         if declined := [decision for decision in decisions.values() if decision.choice == "decline"]:
             reasons = "; ".join(_declined(decision) for decision in declined)
             entry = self._progress(replace(entry, state="declined", sentence=reasons), stops=True)
-            own = any(decision.member == name for decision in declined)
-            return self._left(entry) if own and entry.state == "declined" else entry
+            declined_here = any(decision.member == name for decision in declined)
+            return self._left(entry) if declined_here and entry.state == "declined" else entry
         if waiting and members.has(name) and (left := self._left(entry)).state == "left":
             return left
         if not waiting and not members.has(name):
@@ -438,14 +438,14 @@ class Runs:
             return [str(error)]
         promise = terms.privacy.promise
         total = in_all(self.home.of_run(entry.number), promise)[1] if promise else 0.0
-        own = self.home.settings().name
+        own_name = self.home.settings().name
         standing = [
             decision.at
             for number in self.home.run_numbers()[1:]
             for other in self._proposals(number)
             if other.digest != proposal.digest
             for name, decision in self._decisions(other)
-            if name == own and decision.by == STANDING and decision.choice == "approve"
+            if name == own_name and decision.by == STANDING and decision.choice == "approve"
         ]
         hours = (self.clock() - max(standing)) / 3600.0 if standing else None
         before = self._approved_by_owner()
@@ -453,15 +453,15 @@ class Runs:
 
     def _approved_by_owner(self) -> Approved:
         """Return the last run that this folder's owner approved itself, or the first one, if it joined for that."""
-        own = self.home.settings().name
+        own_name = self.home.settings().name
         for number in reversed(self.home.run_numbers()[1:]):
             for proposal in self._proposals(number):
-                decision = dict(self._decisions(proposal)).get(own)
+                decision = dict(self._decisions(proposal)).get(own_name)
                 if decision is not None and (decision.choice, decision.by) == ("approve", OWNER):
                     members = tuple(member.name for member in self._roster_of(proposal).members)
                     return Approved(_parsed(proposal.terms, number)[0], members)
         first = self.home.roster().first_run
-        if not first.has(own):
+        if not first.has(own_name):
             return Approved()
         return Approved(Terms.read(self.home.agreement_path), tuple(member.name for member in first.members))
 
@@ -490,16 +490,16 @@ class Runs:
                 f"proposal {begins!r:.80} is not the one of run {number} that goes on, which is {proposal.digest:.16}; "
                 f"expected {SAID} digits of it or more: see `peerbayes run show {number}`"
             )
-        own = self.home.settings().name
-        if own not in entry.participants:
-            raise IdentityError(f"{own} does not take part in run {number}: there is nothing to decide")
-        withdraws = given_up or (declines and entry.state == "proposed" and proposal.member == own)
-        decision = entry.decisions.get(own)
+        own_name = self.home.settings().name
+        if own_name not in entry.participants:
+            raise IdentityError(f"{own_name} does not take part in run {number}: there is nothing to decide")
+        withdraws = given_up or (declines and entry.state == "proposed" and proposal.member == own_name)
+        decision = entry.decisions.get(own_name)
         if decision is not None and not (withdraws and decision.choice == "approve"):
             word = "approved" if decision.choice == "approve" else "declined"
             raise IdentityError(
-                f"{own} has {word} run {number} already ({_time(decision.at)}), and that stays: nobody decides twice. "
-                f"A run that goes on can be left with `{leave_command(self.home.of_run(number).records)}`"
+                f"{own_name} has {word} run {number} already ({_time(decision.at)}), and that stays: nobody decides "
+                f"twice. A run that goes on can be left with `{leave_command(self.home.of_run(number).records)}`"
             )
         if entry.state != "proposed" and not given_up:
             raise IdentityError(f"run {number} is {entry.state}: {entry.sentence}")
