@@ -20,7 +20,9 @@ SIZES = st.integers(1, 12)
 FIELDS = (
     ["1", "2", "-3", "007", " 4"],
     ["1.5", "2e3", "-0.25"],
-    ["9223372036854775807", "99999999999999999999"],
+    ["9223372036854775807", "9223372036854775808", "99999999999999999999"],
+    ["9223372036854775808", "0"],
+    ["99999999999999999999"],
     ["True", "False"],
     ["NA", "?", "none"],
     ["", ""],
@@ -58,7 +60,12 @@ def outcome(read):
 
 
 def all_blocks(path, size, **named):
-    return pd.concat(list(sources.Blocks(path, rows=size, **named)))
+    blocks = list(sources.Blocks(path, rows=size, **named))
+    for name in blocks[0]:
+        numbers = {str(block[name].dtype) for block in blocks if block[name].dtype.kind in "iuf"}
+        assert len(numbers) <= 1  # of one type in all blocks
+    # Booleans beside blocks without any would be concatenated to numbers.
+    return pd.concat([block.astype(dict.fromkeys(block.select_dtypes(bool), object)) for block in blocks])
 
 
 def assert_same(blocks, whole):
@@ -86,37 +93,66 @@ def test_a_csv_file_reads_the_same_in_blocks_of_any_size(tmp_path_factory, colum
     assert_same(outcome(lambda: all_blocks(path, size)), outcome(lambda: sources.read(str(path))))
 
 
+# What a column of a Parquet file may hold, and its type, where pandas takes it for another.
 VALUES = (
-    [1.5, -2.0, None],
-    [1, 2, 3],
-    [1, None, 3],
-    [True, False],
-    [True, None],
-    ["red", "", None, "2024-01-31"],
-    ["2024-01-31", "2023-05-05T10:00", None],
-    [None],
+    ([1.5, -2.0, None], None),
+    ([1, 2, 3], None),
+    ([1, 2**53 + 1, None], "Int64"),
+    ([1, 2**63 + 1, None], "UInt64"),
+    ([-7, None], "Int8"),
+    ([True, False], None),
+    ([True, None], None),
+    (["red", "", None, "2024-01-31"], None),
+    (["2024-01-31", "2023-05-05T10:00", None], None),
+    ([None], None),
 )
 
 
-@given(
-    pools=st.lists(st.sampled_from(VALUES), min_size=1, max_size=3),
-    rows=st.integers(1, 20),
-    group=st.integers(1, 20),
-    size=SIZES,
-    data=st.data(),
-)
+@st.composite
+def parquet_columns(draw):
+    rows = draw(st.integers(1, 12))
+
+    def of(values):
+        return draw(st.lists(st.sampled_from(values), min_size=rows, max_size=rows))
+
+    pools = draw(st.lists(st.sampled_from(VALUES), min_size=1, max_size=3))
+    columns = {f"c{j}": pd.Series(of(pool), dtype=dtype) for j, (pool, dtype) in enumerate(pools)}
+    declared = pd.Categorical(of(["q", "r", None]), categories=["z", "r", "q"])
+    return pd.DataFrame(columns | {"declared": declared})
+
+
+@given(columns=parquet_columns(), group=SIZES, statistics=st.booleans(), size=SIZES)
 def test_a_parquet_file_reads_the_same_in_blocks_of_any_size(
-    tmp_path_factory, pools, rows, group, size, data
+    tmp_path_factory, columns, group, statistics, size
 ):
-    columns = {
-        f"c{j}": pd.Series([data.draw(st.sampled_from(pool)) for _ in range(rows)])
-        for j, pool in enumerate(pools)
-    }
-    texts = pd.Series([data.draw(st.sampled_from(["q", "r", None])) for _ in range(rows)])
-    columns["declared"] = pd.Categorical(texts, categories=["z", "r", "q"])
     path = tmp_path_factory.mktemp("parquet") / "rows.parquet"
-    pd.DataFrame(columns).to_parquet(path, row_group_size=group)
+    columns.to_parquet(path, row_group_size=group, write_statistics=statistics)
     assert_same(outcome(lambda: all_blocks(path, size)), outcome(lambda: sources.read(str(path))))
+
+
+def test_whole_numbers_are_of_one_type_in_all_blocks(tmp_path):
+    """What the whole file needs: unsigned from 2⁶³ on, floats where one is negative, too, or missing."""
+    large = 2**63
+    for name, fields, expected in (
+        ("unsigned", [1, large], [1, large]),
+        ("signs", [-1, large], [-1.0, float(large)]),
+        ("gaps", [2**53 + 1, ""], [float(2**53), None]),
+        ("beyond", [1, 10**20], [1.0, 1e20]),
+        ("fallback", ["", large, 10**20, 1.5], [None, float(large), 1e20, 1.5]),
+        ("text", ["True", 10**20], ["True", str(10**20)]),
+    ):
+        path = tmp_path / f"{name}.csv"
+        pd.DataFrame({"a": pd.Series(fields, dtype=object), "last": "x"}).to_csv(path, index=False)
+        whole = sources.read(str(path))
+        assert [None if pd.isna(value) else value for value in whole["a"].tolist()] == expected
+        for size in (1, 2, 3):
+            assert_same(all_blocks(path, size), whole)
+    for statistics in (True, False):
+        path = tmp_path / "gaps.parquet"
+        frame = pd.DataFrame({"a": pd.Series([2**53 + 1, None], dtype="Int64")})
+        frame.to_parquet(path, write_statistics=statistics)
+        assert [str(block["a"].dtype) for block in sources.Blocks(path, rows=1)] == ["float64"] * 2
+        assert_same(all_blocks(path, 1), sources.read(str(path)))
 
 
 def test_blocks_are_as_long_as_asked_and_read_as_often_as_asked(tmp_path):

@@ -8,6 +8,9 @@ import pytest
 from sklearn import datasets
 
 import peerbayes as pb
+from peerbayes.data.doctor.quick import Glance, findings_of
+from peerbayes.data.infer import inspect
+from peerbayes.data.table import Table
 from peerbayes.errors import DataWarning
 from shared.messy_tables import LABEL, clean, messy_tables
 
@@ -138,3 +141,24 @@ def test_a_few_rows_suggest_but_do_not_decide():
     few = np.linspace(0, 1999, FEW).astype(int)
     X[few, 1], X[few, 2] = X[few, 0], y[few]
     assert warned(fitted, X, y) == set()
+
+
+@pytest.mark.parametrize("rows", [50, 1000, 9000])
+def test_ends_that_were_seen_before_say_what_a_search_says(rows):
+    """`inspect` has the lowest and highest numbers at hand: a glance with them finds what it finds without."""
+    rng = np.random.default_rng(rows)
+    X = rng.normal(size=(rows, 7))
+    X[::5, 1], X[::7, 2], X[::3, 3], X[:, 4], X[:, 5] = -999.0, 99.0, np.nan, np.arange(rows), 4.0
+    labels = rng.integers(0, 2, rows)
+    table = Table.of(X)
+    inspected = inspect(table)
+    assert inspected.ends is not None
+    np.testing.assert_array_equal(inspected.ends, [np.nanmin(X, axis=0), np.nanmax(X, axis=0)])
+    found = [
+        list(map(str, findings_of(seen, inspected.columns, "auto", (0, 1))))
+        for seen in (Glance.of(table, labels, (0, 1), ends) for ends in (inspected.ends, None))
+    ]
+    assert found[0] == found[1]
+    assert len(found[0]) >= 2
+    assert inspect(table, ["discrete", *["auto"] * 6]).ends is None
+    assert inspect(table, weights=np.ones(rows)).ends is None

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peerbayes import Column, Schema, SchemaError, SchemaMismatch
+from peerbayes.data.column import column_of_numbers
 
 # Multiples of 1/64: sums and squares of a few are exact, so that laws are not about rounding near underflow.
 NUMBERS = st.integers(-(10**6), 10**6).map(lambda k: k / 64)
@@ -573,3 +574,29 @@ def test_distinct_integers_of_a_dataframe(values, far):
     held = np.array([*values, far], dtype=np.int64)
     (column,) = Schema.infer(pd.DataFrame({"n": held}), kinds="discrete").columns
     assert column.categories == tuple(sorted({*values, far}))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"count": 3.0},
+        {"count": 0.0},
+        {"count": 10.0, "location": -0.0, "scale": 2.5},
+        {"count": 10.0, "location": 4.0, "constant": True},
+    ],
+)
+def test_columns_of_numbers_are_columns(fields):
+    """What is made without the checks of `Column` is the same column, in all that is seen of it."""
+    short, checked = column_of_numbers("x", **fields), Column("x", "continuous", **fields)
+    assert short == checked
+    assert list(vars(short).items()) == list(vars(checked).items())
+    assert np.signbit(short.location) == np.signbit(checked.location)
+
+
+@pytest.mark.parametrize("fields", [{"scale": 0.0}, {"scale": np.nan}, {"location": np.inf}, {"count": -1.0}])
+def test_columns_of_numbers_are_refused_alike(fields):
+    with pytest.raises(SchemaError) as checked:
+        Column("x", "continuous", **{"count": 1.0, **fields})
+    with pytest.raises(SchemaError) as short:
+        column_of_numbers("x", **{"count": 1.0, **fields})
+    assert str(short.value) == str(checked.value)

@@ -302,3 +302,12 @@ def test_few_gamma_functions_give_the_multivariate_one(most):
         for row in value
     ]
     np.testing.assert_allclose(evidence._gammas(value, size), expected, rtol=1e-13, atol=1e-12)
+
+
+def test_columns_known_to_have_the_same_rows_have_the_same_strength():
+    rng = np.random.default_rng(3)
+    rows = np.repeat([40.0, 7.0, 300.0], 5)
+    scatters = rows[:, None] * rng.chisquare(3.0, size=(15, 1)) / 3.0
+    assert evidence.wishart(rows, scatters, 5) == evidence.wishart(rows, scatters) > GRID[0]
+    scatters[3] = 0.0  # does not vary: left out
+    assert evidence.wishart(rows, scatters, 5) == evidence.wishart(rows, scatters)

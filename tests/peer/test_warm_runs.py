@@ -98,7 +98,9 @@ def test_where_no_model_fits_all_begin_afresh(tmp_path, rng):
     (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
     afresh = peers_of(tmp_path / "one", TERMS, DENSE, shared)
     stats, rounds = ended(afresh)
-    other = pb.MixedNB(calibrate=False).fit(shared[0].assign(colour="green"), shared[1])
+    other = pb.MixedNB(calibrate=False).fit(
+        shared[0].assign(colour=np.resize(["green", "red"], len(shared[0]))), shared[1]
+    )
     stranger = replace(other.statistics_, calibrated=True)
     earlier = {"p0": EarlierModel(stranger)}
     warm = peers_of(tmp_path / "two", TERMS, DENSE, shared)

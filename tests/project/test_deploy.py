@@ -370,7 +370,11 @@ def test_the_services_of_compose_run_and_the_dashboard_needs_no_right_to_write(n
             return process
 
         site = start("site")
-        waited(lambda: re.search(r"^peerbayes_round\{.*\} [1-9]", fetched(f"http://127.0.0.1:{metrics}/metrics"), re.M))
+        waited(
+            lambda: re.search(
+                r"^peerbayes_round\{.*\} [1-9]", fetched(f"http://127.0.0.1:{metrics}/metrics"), re.M
+            )
+        )
         readonly = _readonly(home.folder)
         board = start("dashboard", *readonly)
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())

@@ -128,7 +128,9 @@ def test_a_running_simulation_is_followed_to_its_end(browser, simulation, open_p
     wait(lambda: page.locator("#figure-confusion").count() == 1, "the figures of the model")
     page.locator("#figure-confusion").scroll_into_view_if_needed()
     wait(lambda: drawn(page, "confusion"), "the confusion matrix")
-    assert round_of(page) == 2000 and points(page, "error", "mean") == 2000 and points(page, "error", "rc") > 0
+    assert (
+        round_of(page) == 2000 and points(page, "error", "mean") == 2000 and points(page, "error", "rc") > 0
+    )
     assert page.evaluate("window.never_loaded_again") and (folder / RUN_FILE).exists()
     assert points(page, "error", "chosen") == 2000  # whom one follows stays chosen
 

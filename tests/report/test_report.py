@@ -303,6 +303,9 @@ def test_confusion_is_normalised_by_the_true_class(run):
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings(
+    "ignore:continuous-label:peerbayes.errors.DataWarning"
+)  # 300 classes look like one
 def test_many_classes_and_many_columns_stay_readable():
     """Hundreds of classes and a thousand columns: some are drawn, and the figure says how many there are."""
     rng = np.random.default_rng(0)
@@ -342,6 +345,7 @@ def test_the_most_telling_columns_are_those_of_describe(run):
     assert [one.bits for one in learned.columns] == pytest.approx(told["bits"].to_numpy(), abs=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:constant:peerbayes.errors.DataWarning")  # which is meant
 def test_a_column_without_spread_is_drawn():
     X, y = data()
     X = X.copy()

@@ -14,6 +14,9 @@ from peerbayes.simulation.result import Run
 from peerbayes.simulation.view import View, median_peer
 from shared.report_runs import numbers
 
+# The constant column of `table`, which is meant.
+pytestmark = pytest.mark.filterwarnings("ignore:constant:peerbayes.errors.DataWarning")
+
 SETTINGS = {"peers": 6, "topology": "ring", "rounds": 16, "strategy": "exact", "references": False, "seed": 3}
 
 

@@ -192,6 +192,29 @@ class Column:
             )
 
 
+# Every field of a column of numbers, in their order, whose moments say the rest.
+_OF_NUMBERS: dict[str, Any] = {
+    "name": "", "kind": "continuous", "categories": (), "location": 0.0, "scale": 1.0, "count": None, "constant": False,
+    "edges": (), "low": None, "high": None, "penalty": 0.0,
+}  # fmt: skip
+
+
+def column_of_numbers(
+    name: str, count: float, location: float = 0.0, scale: float = 1.0, constant: bool = False
+) -> Column:
+    """Return a continuous column, given plain floats, in a quarter of the time of `Column`: a table may have many.
+
+    What is not as it should be, `Column` refuses.
+    """
+    if not (abs(location) <= LARGEST and 0 < scale <= LARGEST and 0 <= count <= LARGEST):
+        return Column(name, "continuous", location=location, scale=scale, count=count, constant=constant)
+    column = object.__new__(Column)
+    vars(column).update(
+        _OF_NUMBERS, name=name, location=location + 0.0, scale=scale, count=count + 0.0, constant=constant
+    )  # −0.0 and 0.0 are one number
+    return column
+
+
 def _needs_hashing(category: Scalar) -> bool:
     """Return whether a category is text, or a number that float64 does not hold exactly."""
     return isinstance(category, str) or abs(category) > 2**53

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from peerbayes.data.arguments import one_of, refusal, shown
-from peerbayes.data.column import Column
+from peerbayes.data.column import Column, column_of_numbers
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.kinds.binned import Binned
 from peerbayes.data.kinds.kind import units
@@ -42,6 +42,9 @@ IDENTIFIER_SHARE, IDENTIFIER_ROWS = 0.9, 100
 # What a kind of numbers says where it is said of all columns: the others are as with "auto".
 NUMBERS_ARE = "numbers are "
 
+# The lowest and the highest number of each column.
+Ends = tuple[list[float], list[float]]
+
 
 def infer_columns(
     table: Table,
@@ -51,8 +54,29 @@ def infer_columns(
     labels: np.ndarray | None = None,
     part: bool = False,
 ) -> tuple[Column, ...]:
-    """Return the description of each column, from all rows; `weights` [n] count a row that many times.
+    """Return the description of each column, from all rows; the arguments are those of `inspect`."""
+    return inspect(table, kinds, weights, bins, labels, part).columns
 
+
+class Inspected(NamedTuple):
+    """The description of each column, and what was seen on the way."""
+
+    columns: tuple[Column, ...]
+    ends: Ends | None = None
+    """The lowest and the highest number of each column, where all are numbers that were gone over at once."""
+
+
+def inspect(
+    table: Table,
+    kinds: str | Mapping[Any, str] | Sequence[str] = "auto",
+    weights: np.ndarray | None = None,
+    bins: int | None = None,
+    labels: np.ndarray | None = None,
+    part: bool = False,
+) -> Inspected:
+    """Return the description of each column, from all rows, and what was seen on the way.
+
+    weights [n] count a row that many times
     bins    into how many bins numbers go, and then into bins they go unless `kinds` names another kind for their
             column; None: binned columns have `BINS`, and numbers are as `kinds` says
     labels  [n] the class of each row, −1 where it is unknown; None: nobody knows
@@ -66,18 +90,16 @@ def infer_columns(
         raise SchemaError("the table has no rows; expected at least one")
     array = table.numeric
     if array is None:
-        columns = [_column(table, j, rules[j], weights, bins, labels) for j in range(len(table.names))]
-    else:
-        plain = _plain_columns(table, array, rules, weights, bins)
-        columns = [
-            plain.get(j) or _column(table, j, rules[j], weights, bins, labels)
-            for j in range(len(table.names))
-        ]
-    if not part:
+        columns = tuple(_column(table, j, rules[j], weights, bins, labels) for j in range(len(table.names)))
         for j, column in enumerate(columns):
-            if open_text(table, j, rules[j], column):
+            if not part and open_text(table, j, rules[j], column):
                 refuse_text(column, present_rows(table, j))
-    return tuple(columns)
+        return Inspected(columns)
+    plain, ends = _plain_columns(table, array, rules, weights, bins)
+    columns = tuple(
+        plain.get(j) or _column(table, j, rules[j], weights, bins, labels) for j in range(len(table.names))
+    )
+    return Inspected(columns, ends)
 
 
 def open_text(table: Table, j: int, rule: str, column: Column) -> bool:
@@ -268,23 +290,32 @@ def _type(kind: type, name: str) -> str:
 
 def _plain_columns(
     table: Table, array: np.ndarray, rules: list[str], weights: np.ndarray | None, bins: int | None
-) -> dict[int, Column]:
-    """Return the columns of a numeric array that can be described in one pass: continuous ones and small integers."""
+) -> tuple[dict[int, Column], Ends | None]:
+    """Return the columns of a numeric array that can be described in one pass: continuous ones and small integers.
+
+    And the lowest and the highest numbers, where all are continuous.
+    """
     names = table.names
     plain: dict[int, Column] = {}
+    ends = None
     dense = ("continuous",) if bins is not None else ("auto", "continuous")
     continuous = [j for j, rule in enumerate(rules) if rule in dense]
     if continuous:
         moments = column_moments(array, weights, continuous)
-        for j, *of_column in zip(continuous, *(moment.tolist() for moment in moments), strict=True):
-            plain[j] = Column(names[j], "continuous", **units(names[j], *of_column))
+        described = [moment.tolist() for moment in moments]
+        ends = (described[3], described[4]) if weights is None and len(continuous) == len(names) else None
+        for j, count, mean, variance, low, high in zip(continuous, *described, strict=True):
+            if -math.inf < low < high < math.inf and math.isfinite(mean) and 0 < variance < math.inf:
+                plain[j] = column_of_numbers(names[j], count, mean, math.sqrt(variance))
+            else:  # constant, empty, or refused
+                plain[j] = column_of_numbers(names[j], **units(names[j], count, mean, variance, low, high))
     discrete = [j for j, rule in enumerate(rules) if rule == "discrete" and array.dtype.kind in "iu"]
     categories = distinct_integers(array, discrete) if discrete else None
     if categories is not None:
         count = float(table.rows) if weights is None else float(weights.sum())
         for j, column_categories in zip(discrete, categories, strict=True):
             plain[j] = Column(names[j], "discrete", column_categories, count=count)
-    return plain
+    return plain, ends
 
 
 # --- labels ------------------------------------------------------------------------------------------------
@@ -404,16 +435,21 @@ def _add_moments(scratch: Scratch, block: np.ndarray, weights: np.ndarray, state
     values = scratch("values", *block.shape[::-1])
     values[...] = block.T  # inner loops run over rows
     low, high = values.min(axis=1), values.max(axis=1)
-    gaps = np.subtract(values, state[1][:, None], out=scratch("gaps", *values.shape))
-    count = np.full(low.shape, weights.sum())
+    count, present = np.full(low.shape, weights.sum()), None
     if np.isnan(low).any():
         present = ~np.isnan(values)
         low, high = (np.where(present, values, end) for end in (np.inf, -np.inf))
         low, high = low.min(axis=1), high.max(axis=1)
-        gaps, count = np.where(present, gaps, 0.0), present @ weights
+        count = present @ weights
+    gaps = np.subtract(values, state[1][:, None], out=values)
+    if present is not None:
+        gaps = np.where(present, gaps, 0.0)
     total = gaps @ weights
     gap = total / np.where(count > 0, count, 1.0)
     square = np.maximum(np.square(gaps, out=gaps) @ weights - gap * total, 0.0)
+    if not state[0].any():  # the first rows: nothing to pool with
+        state[:] = count, np.where(count > 0, state[1] + gap, state[1]), square, low, high
+        return
     pooled = np.where(state[0] + count > 0, state[0] + count, 1.0)
     state[2] += square + gap**2 * (state[0] * count / pooled)
     state[1] += gap * (count / pooled)

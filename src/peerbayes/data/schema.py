@@ -143,11 +143,13 @@ class Schema:
     @cached_property
     def continuous(self) -> tuple[int, ...]:
         """Positions of the columns that are encoded as numbers."""
-        return tuple(j for j, column in enumerate(self.columns) if column.dense)
+        return tuple(j for j, column in enumerate(self.columns) if column.traits.dense)
 
     @cached_property
     def discrete(self) -> tuple[int, ...]:
         """Positions of the columns that are encoded as cells: discrete and binned ones."""
+        if len(self.continuous) == len(self.columns):
+            return ()
         dense = set(self.continuous)
         return tuple(j for j in range(len(self.columns)) if j not in dense)
 

@@ -161,7 +161,10 @@ class Table:
         return replace(self, numbers=np.arange(first, first + self.rows))
 
     def _with(self, rows: slice | np.ndarray, numbers: np.ndarray) -> Table:
-        array, frame = (None if data is None else data[rows] for data in (self.array, self.frame))
+        array = self.array
+        if array is not None:  # `take` copies rows, indexing copies numbers one by one
+            array = array[rows] if isinstance(rows, slice) else np.take(array, rows, axis=0)
+        frame = None if self.frame is None else self.frame[rows]
         return replace(self, rows=numbers.size, array=array, frame=frame, numbers=numbers)
 
     def number(self, row: int) -> int:

@@ -22,7 +22,7 @@ from sklearn.utils.validation import validate_data
 from peerbayes.data.arguments import number, refusal, whole
 from peerbayes.data.column import Column
 from peerbayes.data.doctor.quick import warn_of_data, warn_of_glance
-from peerbayes.data.infer import infer_classes, infer_columns
+from peerbayes.data.infer import infer_classes, inspect
 from peerbayes.data.parts import needs_all_rows
 from peerbayes.data.schema import Schema
 from peerbayes.data.sources.blocks import Blocks
@@ -323,7 +323,7 @@ class GenerativeClassifier(Predictor):
                 else data.statistics()
             )
             self._adopt(Statistics(stats, schema, layout, observed=observed))
-            rows = np.bincount(labels[labels >= 0], minlength=classes)
+            rows = np.bincount(labels + 1, minlength=1 + classes)[1:]
             warn_of_singular(self.family_, self._singular, rows, schema.classes)
             return self
         self.validation_ = validation
@@ -568,8 +568,10 @@ class GenerativeClassifier(Predictor):
         if self.schema is not None:
             return self.schema if self.schema.classes else replace(self.schema, classes=classes)
         bins = self._bins(len(training.table.names))
-        columns = infer_columns(training.table, kinds, training.weights, bins, training.labels)
-        warn_of_data(training.table, columns, kinds, training.labels, training.classes, stacklevel=4)
+        columns, ends = inspect(training.table, kinds, training.weights, bins, training.labels)
+        warn_of_data(
+            training.table, columns, kinds, training.labels, training.classes, stacklevel=4, ends=ends
+        )
         return self._with_knowledge(columns, classes)
 
     def _with_knowledge(self, columns: tuple[Column, ...], classes: tuple[Any, ...]) -> Schema:

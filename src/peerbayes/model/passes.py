@@ -296,10 +296,12 @@ class Passing:
             yield block, self.labels[start:stop], weights
 
 
-# --- sums over the rows of each class in NumPy: dense features almost without rounding errors, and sparse entries
+# --- sums over the rows of each class in NumPy that are exact but for a rounding error at the end
+#
+# Variances are small differences of sums. A number is H + L, where H is its part on a grid so coarse that sums of H, or
+# of products of H, are exact in any order, and L is too small for its errors to matter.
 
-
-# Rows of a block of which nearly exact sums are made: all that is written on the way stays in the second-level cache.
+# Rows of a block of which such sums are made: all that is written on the way stays in the second-level cache.
 SUMMED_ROWS = 1 << 10
 
 # The clip up to which the grid of a sum follows from it alone: the grid is then at most as many times coarser than
@@ -315,8 +317,7 @@ def split_sums(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the sums of features [K, b] over the rows of each class [C, b], as an upper and a lower part: two [C, K].
 
-    Variances are small differences of these sums. A feature is H + L, where H is its part on a grid of 2⁻²⁶ of its
-    largest value: sums of H are exact in any order, and L is too small for its errors to matter. `features` become L.
+    The grid is 2⁻²⁶ of the largest value of a feature. `features` become L.
 
     largest  a bound of each feature, where one is known: [K]
     """
@@ -325,13 +326,18 @@ def split_sums(
 
 
 def _on_grid(
-    features: np.ndarray, bits: int, largest: np.ndarray | None, upper: np.ndarray, lower: np.ndarray
+    features: np.ndarray,
+    bits: int,
+    largest: np.ndarray | float | None,
+    upper: np.ndarray,
+    lower: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return features [K, b] as H + L in `upper` and `lower`, H on a grid of 2^−bits of the `largest` value of each."""
     if largest is None:
         largest = np.maximum(features.max(axis=1, initial=0.0), -features.min(axis=1, initial=0.0))
     step = 1.5 * 2.0 ** (52 - bits)  # what is added to it is rounded to a grid of 2^−bits
-    grid = step * np.exp2(np.ceil(np.log2(np.where(largest > 0, largest, 1.0))))[:, None]
+    grid = step * np.exp2(np.ceil(np.log2(np.where(np.greater(largest, 0), largest, 1.0))))
+    grid = grid[:, None] if np.ndim(grid) else grid
     np.add(features, grid, out=upper)
     upper -= grid
     return upper, np.subtract(features, upper, out=lower)
@@ -346,44 +352,122 @@ def bounds(family: Family, clip: float) -> np.ndarray | None:
     )
 
 
+# --- sums of squares and products: with z = H + L, zz′ = HH′ + ½ (L(H′ + z′) + (H + z)L′)
+#
+# The grid of H is so coarse that the sums of HH′ over a block are exact in any order.
+
+
+def has_moments(family: Family) -> bool:
+    """Whether the dense features are 1, z and z², none of which is missing."""
+    return (
+        isinstance(family, NaiveBayes)
+        and family.kernels == NaiveBayes.kernels
+        and not family.missing
+        and family.continuous > 0
+    )
+
+
+def split_moments(
+    block: Block, labels: np.ndarray, classes: int, scratch: Scratch
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of 1, z and z² over the rows of each class, as an upper and a lower part: two [C, 1 + 2·d].
+
+    Rows of a class are put side by side, so that one sum over ranges of rows is all, however many classes there are.
+    """
+    d, rows = block.values.shape[1], len(labels)
+    values, upper, squares = (scratch(name, d, rows) for name in ("values", "upper", "squares"))
+    _in_order(block, labels, classes, squares.reshape(rows, d), values)
+    np.square(values, out=squares)
+    _on_grid(values, _product_bits(rows), _largest(block), upper, values)
+    counts = np.bincount(labels, minlength=classes)
+    present = np.flatnonzero(counts)
+    starts = (np.cumsum(counts) - counts)[present]
+    exact, rest = np.zeros((2, classes, 1 + 2 * d))
+    exact[:, 0] = counts
+    exact[present, 1 : 1 + d] = np.add.reduceat(upper, starts, axis=1).T
+    rest[present, 1 : 1 + d] = np.add.reduceat(values, starts, axis=1).T
+    np.square(upper, out=upper)
+    squares -= upper  # as exact: what is left of a square is as small as L
+    exact[present, 1 + d :] = np.add.reduceat(upper, starts, axis=1).T
+    rest[present, 1 + d :] = np.add.reduceat(squares, starts, axis=1).T
+    return exact, rest
+
+
 def split_products(
     block: Block, labels: np.ndarray, weights: np.ndarray | None, classes: int, scratch: Scratch
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the sums of (1, z)(1, z)ᵀ over the rows of each class, as an upper and a lower part: two [C, dense].
 
-    As `split_sums`, without writing products: with z = H + L, zᵀz = HᵀH + ½ (A + Aᵀ), A = Lᵀ(H + z). The grid of H is
-    so coarse that HᵀH of all rows of a block is exact in any order.
+    Without writing products: zᵀz = HᵀH + ½ (A + Aᵀ), A = Lᵀ(H + z).
     """
-    d, rows = block.values.shape[1], len(labels)
-    bits = (53 - max(rows - 1, 1).bit_length()) // 2
-    in_order = scratch("in order", 1 + d, rows)
-    values = scratch("values", 1 + d, rows)
-    values[0] = 1.0
-    block.standard(values[1:])
-    order = np.argsort(labels, kind="stable")
-    np.take(values, order, axis=1, out=in_order, mode="clip")
-    largest = None if block.clip > NEAR_CLIP else np.concatenate([[1.0], np.full(d, block.clip)])
-    buffers = scratch("upper", 1 + d, rows), scratch("lower", 1 + d, rows)
-    upper, lower = _on_grid(in_order, bits, largest, *buffers)
-    doubled = np.add(upper, in_order, out=values)
-    weights = None if weights is None else weights[order]
-    first, second, _ = triangle(1 + d)  # 1, z, and z_i z_j for i ≤ j: the order of the features
-    exact, rest = np.zeros((2, classes, first.size))
-    ends = np.cumsum(np.bincount(labels, minlength=classes)).tolist()
-    for c, (start, stop) in enumerate(pairwise([0, *ends])):
+    width, rows = 1 + block.values.shape[1], len(labels)
+    bits = _product_bits(rows)
+    in_order = scratch("in order", width, rows)
+    in_order[0] = 1.0
+    upper, lower, doubled = (scratch(name, width, rows) for name in ("upper", "lower", "doubled"))
+    order = _in_order(block, labels, classes, doubled[1:].reshape(rows, width - 1), in_order[1:])
+    upper[0], lower[0] = 1.0, 0.0
+    _on_grid(in_order[1:], bits, _largest(block), upper[1:], lower[1:])
+    ranges = list(pairwise([0, *np.cumsum(np.bincount(labels, minlength=classes)).tolist()]))
+    if weights is not None:
+        return _weighted_products(in_order, upper, lower, weights[order], bits, ranges)
+    np.add(upper, in_order, out=doubled)
+    exact, rest = np.empty((2, classes, width, width))
+    for c, (start, stop) in enumerate(ranges):
+        high = upper[:, start:stop]
+        np.matmul(high, high.T, out=exact[c])
+        np.matmul(lower[:, start:stop], doubled[:, start:stop].T, out=rest[c])
+    rest += rest.mT.copy()
+    rest *= 0.5
+    first, second, _ = triangle(width)  # 1, z, and z_i z_j for i ≤ j: the order of the features
+    places = first * width + second
+    return exact.reshape(classes, -1).take(places, axis=1), rest.reshape(classes, -1).take(places, axis=1)
+
+
+def _weighted_products(
+    values: np.ndarray,
+    upper: np.ndarray,
+    lower: np.ndarray,
+    weights: np.ndarray,
+    bits: int,
+    ranges: list[tuple[int, int]],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of weighted products, of values = H + L [1 + d, b] in ranges of rows: two [C, dense]."""
+    first, second, _ = triangle(len(values))  # 1, z, and z_i z_j for i ≤ j: the order of the features
+    exact, rest = np.zeros((2, len(ranges), first.size))
+    for c, (start, stop) in enumerate(ranges):
         if start == stop:
             continue
-        high, low = upper[:, start:stop], lower[:, start:stop]
-        if weights is None:
-            exact[c] = (high @ high.T)[first, second]
-            product = low @ doubled[:, start:stop].T
-            rest[c] = 0.5 * (product[first, second] + product[second, first])
-            continue
-        weighed = in_order[:, start:stop] * weights[start:stop]
+        high, low, of_class = (part[:, start:stop] for part in (upper, lower, values))
+        weighed = of_class * weights[start:stop]
         weighed, below = _on_grid(weighed, bits, None, np.empty_like(weighed), weighed)
         exact[c] = (weighed @ high.T)[first, second]
-        rest[c] = (weighed @ low.T + below @ in_order[:, start:stop].T)[first, second]
+        rest[c] = (weighed @ low.T + below @ of_class.T)[first, second]
     return exact, rest
+
+
+def _in_order(
+    block: Block, labels: np.ndarray, classes: int, rows: np.ndarray, out: np.ndarray
+) -> np.ndarray:
+    """Write the rows of a block, class by class, to `rows` [b, d], standardised to `out` [d, b]; return the order."""
+    few = labels.astype(np.int16) if classes < 1 << 15 else labels  # sorted by their digits, not by comparing
+    order = np.argsort(few, kind="stable")
+    np.take(block.values, order, axis=0, out=rows, mode="clip")
+    block._replace(values=rows).standard(out)
+    return order
+
+
+def _product_bits(rows: int) -> int:
+    """Return the bits of H of which products of so many rows are added up without rounding."""
+    return (53 - max(rows - 1, 1).bit_length()) // 2
+
+
+def _largest(block: Block) -> float | None:
+    """Return a bound of the standardised values of a block; None: none is known that is near."""
+    return None if block.clip > NEAR_CLIP else block.clip
+
+
+# --- sums over the rows of each class in NumPy: matrix products, and sparse entries
 
 
 def add_products(
@@ -483,13 +567,15 @@ class Plain(Passing):
         """
         family = self.family
         scratch, products = Scratch(), has_products(family)
-        total, rounding_errors = np.zeros((2, self.classes, family.dense_size))
+        total: np.ndarray | None = None
         cells = np.zeros((self.classes, family.size - family.dense_size))
         size = block_rows(1 + family.continuous if products else family.dense_size, SUMMED_ROWS)
         for block, labels, row_weights in self.blocks(size, fast=False):
             weights = None if self.weights is None else row_weights
             if products:
                 upper, lower = split_products(block, labels, weights, self.classes, scratch)
+            elif weights is None and has_moments(family):
+                upper, lower = split_moments(block, labels, self.classes, scratch)
             else:
                 features = dense_features(family, block, scratch)
                 if weights is not None:
@@ -499,12 +585,16 @@ class Plain(Passing):
                 )
                 largest = None if weights is not None else bounds(family, block.clip)
                 upper, lower = split_sums(features, of_class, scratch, largest)
-            before, total = total, total + upper
-            added = total - before
-            rounding_errors += (before - (total - added)) + (upper - added) + lower
+            if total is None:
+                total, rounding_errors = upper, lower
+            else:
+                before, total = total, total + upper
+                added = total - before
+                rounding_errors += (before - (total - added)) + (upper - added) + lower
             if cells.size:
                 add_entries(family, block, labels, weights, cells)
-        return np.concatenate([total + rounding_errors, cells], axis=1)
+        dense = np.zeros((self.classes, family.dense_size)) if total is None else total + rounding_errors
+        return np.concatenate([dense, cells], axis=1)
 
     def evaluate(self, weights: np.ndarray) -> Evaluated:
         """Return R = (Y − P)ᵀΦ and the losses of the model W."""
@@ -740,15 +830,15 @@ def labelled(
     once     whether the statistics of complete rows are all that is wanted: their features are then not held
     """
     unlabelled = labels < 0
-    if unlabelled.any() and not family.linear:
+    some_unlabelled = bool(unlabelled.any())
+    if some_unlabelled and not family.linear:
         raise NotSupported(
             f"{family.name} learns from labelled rows alone; leave out the {int(unlabelled.sum()):,} others"
         )
-    incomplete = np.zeros(labels.shape, dtype=bool)
-    if missing or unlabelled.any():
+    if missing or some_unlabelled:
         rows = all_rows(source)
         incomplete = family.incomplete(rows) & ~unlabelled
-    if not (incomplete.any() or unlabelled.any()):
+    if not (some_unlabelled or (missing and incomplete.any())):
         if is_large(family, source.rows):
             return Streamed(family, source, labels, classes, weights)
         plain = Plain(family, source, labels, classes, weights)

@@ -19,7 +19,7 @@ from peerbayes.data.doctor.findings import Finding
 from peerbayes.data.doctor.label_checks import MANY_CLASSES, leaking_columns, not_classes
 from peerbayes.data.doctor.number_checks import CODES, counter, missing_codes
 from peerbayes.data.doctor.text_checks import date_example, kind_of_text, numbers_in_text, spelling
-from peerbayes.data.infer import IDENTIFIER_ROWS, rules_of
+from peerbayes.data.infer import IDENTIFIER_ROWS, Ends, extremes, rules_of
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.table import Table, missing_of
 from peerbayes.errors import DataWarning
@@ -29,6 +29,9 @@ GLANCE = 4096
 
 # Categories up to which numerals are usual names: codes of wards, of answers, of digits.
 CODED = 10
+
+# Codes of missing values, among which the lowest and the highest number of each column are looked for.
+CODED_ENDS = frozenset(CODES)
 
 # Findings that the warning names; `check` lists all.
 NAMED = 3
@@ -50,15 +53,16 @@ class Glance(NamedTuple):
     step: int  # every so many rows one is seen
     total: int  # rows of the table
     of_class: np.ndarray | None  # [C] rows of the table; None: classes are few
+    ends: Ends | None = None  # the lowest and the highest number of each column, where all rows are seen
 
     @classmethod
-    def of(cls, table: Table, labels: np.ndarray, classes: Sequence[Any]) -> Glance:
-        """Return a glance at a table."""
+    def of(cls, table: Table, labels: np.ndarray, classes: Sequence[Any], ends: Ends | None = None) -> Glance:
+        """Return a glance at a table; `ends`: the lowest and highest numbers, where `inspect` has seen them."""
         step = step_of(table.rows)
         rows = table if step == 1 else table.take(np.arange(0, table.rows, step))
         many = len(classes) > MANY_CLASSES
         of_class = np.bincount(labels[labels >= 0], minlength=len(classes)) if many else None
-        return cls(rows, labels[::step], step, table.rows, of_class)
+        return cls(rows, labels[::step], step, table.rows, of_class, ends if step == 1 else None)
 
 
 def step_of(rows: int) -> int:
@@ -73,13 +77,15 @@ def warn_of_data(
     labels: np.ndarray,
     classes: Sequence[Any],
     stacklevel: int,
+    ends: Ends | None = None,
 ) -> None:
     """Warn of columns and labels that look like something else than they are taken for, and that `kinds` does not name.
 
     labels      [n] indices among the classes; −1 where there is no label
     stacklevel  of the line that is to blame, counted from the caller of this function: 1 is that caller
+    ends        the lowest and the highest number of each column, where `inspect` has seen them
     """
-    warn_of_glance(Glance.of(table, labels, classes), columns, kinds, classes, stacklevel + 1)
+    warn_of_glance(Glance.of(table, labels, classes, ends), columns, kinds, classes, stacklevel + 1)
 
 
 def warn_of_glance(
@@ -106,12 +112,12 @@ def findings_of(
     Of columns: counters, codes for missing values, dates, numbers or several spellings among categories, columns
     that say nothing, the same as another one, or the label. Of labels: whole numbers that are quantities.
     """
-    rows, labels, step, total, of_class = glance
+    rows, labels, step, total, of_class, ends = glance
     rules = rules_of(rows, kinds)
     open_columns = [j for j, rule in enumerate(rules) if rule not in KINDS and rule != "paper"]
     if not open_columns or not total:
         return
-    for j in _suspects(rows, open_columns):
+    for j in _suspects(rows, columns, open_columns, ends):
         column = columns[j]
         if column.dense or column.edges:
             yield from _of_numbers(column.name, rows.column(j), step)
@@ -153,13 +159,16 @@ def _silent(rows: Table, columns: Sequence[Column], open_columns: list[int]) -> 
 
 def _alike(rows: Table, columns: Sequence[Column], open_columns: list[int], labels: np.ndarray) -> list[int]:
     """Return the columns of which a few rows suggest that they say the same as another one, or the label [n]."""
-    few = np.linspace(0, rows.rows - 1, FEW).astype(np.intp)
+    few = (np.arange(FEW) * ((rows.rows - 1) / (FEW - 1))).astype(np.intp)
+    few[-1] = rows.rows - 1
     few = few[np.argsort(labels[few], kind="stable")]  # class by class
-    changes = labels[few][1:] != labels[few][:-1]
+    classes = labels[few]
+    changes = classes[1:] != classes[:-1]
     if rows.numeric is not None:
-        block = rows.numeric[few][:, open_columns].astype(np.float64)
+        block = _of_columns(np.take(rows.numeric, few, axis=0), open_columns).astype(np.float64, copy=False)
         alike = _copies(block, columns, open_columns)
-        if not changes.all():
+        same = int(changes.argmin())  # two rows of one class, if there are any
+        if not changes[same] and (block[same + 1] == block[same]).any():
             copies = ((block[1:] != block[:-1]) == changes[:, None]).all(axis=0)
             alike += [open_columns[k] for k in np.flatnonzero(copies)]
         return sorted(set(alike))
@@ -181,31 +190,50 @@ def _alike(rows: Table, columns: Sequence[Column], open_columns: list[int], labe
 
 def _copies(block: np.ndarray, columns: Sequence[Column], numbers: list[int]) -> list[int]:
     """Return the columns of numbers that may be others in another unit, by a few rows of them: [FEW, D]."""
-    described = [columns[j] for j in numbers]
-    location, scale = (
-        np.array(each) for each in zip(*((c.location, c.scale) for c in described), strict=True)
-    )
+    location = np.array([columns[j].location for j in numbers])
+    scale = np.array([columns[j].scale for j in numbers])
     block = (block - location) / scale
-    block[np.isnan(block)] = 0.0
+    absent = np.isnan(block)
+    if absent.any():
+        block[absent] = 0.0
     along = np.abs(DIRECTION @ block)
     order = np.argsort(along)
     close = np.diff(along[order]) <= CLOSE * along[order[1:]]
+    if not close.any():
+        return []
     near = order[np.append(close, False) | np.append(False, close)]
     return [numbers[k] for k in near if block[0, k] != block[:, k].max() or block[0, k] != block[:, k].min()]
 
 
-def _suspects(rows: Table, columns: list[int]) -> list[int]:
+def _suspects(
+    rows: Table,
+    columns: Sequence[Column],
+    open_columns: list[int],
+    ends: Ends | None,
+) -> list[int]:
     """Return the columns worth a look: of an array of numbers, those with a code at an end or with whole numbers."""
     if rows.numeric is None:
-        return columns
-    block = rows.numeric[:, columns]
+        return open_columns
     with np.errstate(invalid="ignore"):
-        ends = np.isin(block.min(axis=0), CODES) | np.isin(block.max(axis=0), CODES)
-        long = len(block) >= IDENTIFIER_ROWS
-        first = block[:3]
-        steady = long & (first[:1] != first[1:2]).all(axis=0) & (first % 1 == 0).all(axis=0)
-        ends |= np.isnan(block.sum(axis=0)) if block.dtype.kind == "f" else False
-    return [j for j, suspect in zip(columns, ends | steady, strict=True) if suspect]
+        if ends is None:
+            low, high = (each.tolist() for each in extremes(rows.numeric))  # NaN where a value is missing
+        else:
+            low, high = ends
+        suspects = {
+            j for j in open_columns if low[j] in CODED_ENDS or high[j] in CODED_ENDS or low[j] != low[j]
+        }
+        if ends is not None:
+            suspects |= {j for j in open_columns if columns[j].count != rows.rows}
+        if rows.rows >= IDENTIFIER_ROWS:
+            first, second, third = rows.numeric[:3]
+            whole = (first % 1 == 0) & (second % 1 == 0) & (third % 1 == 0)
+            suspects.update(np.flatnonzero(whole & (first != second)).tolist())
+    return [j for j in open_columns if j in suspects]
+
+
+def _of_columns(block: np.ndarray, columns: list[int]) -> np.ndarray:
+    """Return some columns of a block [n, D], the block itself where these are all."""
+    return block if len(columns) == block.shape[1] else np.take(block, columns, axis=1)
 
 
 def _of_numbers(name: str, values: np.ndarray, step: int) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from peerbayes.data.arguments import whole
 from peerbayes.data.sources.flat_files import (
     Written,
     checked,
+    gaps_of_parquet,
     header_of,
     header_problem,
     no_header,
@@ -171,8 +172,8 @@ class Form:
     """Text, though some blocks of it alone look like something else."""
     numbers: bool = False
     """Text of which all is numbers, or markers of missing values."""
-    whole: bool = True
-    """Whether numbers are whole, and none is missing."""
+    dtype: Any = None
+    """The type of numbers, where some blocks of it alone may be of another."""
     categories: list[Any] = field(default_factory=list)
     """Those that the file declares."""
 
@@ -182,10 +183,11 @@ class Form:
             return plain_numbers(series, where)
         if self.categories:
             return series.cat.set_categories(self.categories)
-        return series if self.whole or series.dtype.kind not in "iu" else series.astype(np.float64)
+        return series if self.dtype is None else series.astype(self.dtype)
 
 
 # --- Parquet: types are in the file, but for dates that are written as text, and for categories
+# Whole numbers are floats in all blocks where one is missing.
 
 
 class _Parquet:
@@ -205,10 +207,15 @@ class _Parquet:
         forms = {name: Form() for name in wanted}
         with opened_parquet(self.path) as file:
             schema, count = file.schema_arrow, file.metadata.num_rows
+            gaps = gaps_of_parquet(file)
         types = {name: str(schema.field(name).type) for name in wanted}
         declared = {name for name, kind in types.items() if kind.startswith("dictionary")}
         dated = {name: "" for name, kind in types.items() if "string" in kind and name not in declared}
-        for frame in self.parts([*declared, *dated], forms, rows) if declared or dated else ():
+        numbers = {name for name, kind in types.items() if kind.startswith(("int", "uint"))}
+        unsure = {name for name in numbers if gaps[name] is None}
+        for frame in (
+            self.parts([*declared, *dated, *unsure], forms, rows) if declared or dated or unsure else ()
+        ):
             for name in declared:
                 form = forms[name]
                 known = set(form.categories)
@@ -219,8 +226,13 @@ class _Parquet:
                     del dated[name]
                 elif texts.size:
                     dated[name] = dated[name] or str(texts[0])
-            if not (declared or dated):
+            for name in [name for name in unsure if frame[name].isna().any()]:
+                unsure.remove(name)
+                gaps[name] = True
+            if not (declared or dated or unsure):
                 break
+        for name in numbers:
+            forms[name].dtype = np.dtype(np.float64) if gaps[name] else None
         for name, first in dated.items():
             if first:
                 raise written_dates(f"column {name!r} of {self.path}", first)
@@ -272,18 +284,21 @@ class _Seen:
 
     def __init__(self) -> None:
         self.kinds: set[str] = set()
-        self.gaps = False
+        self.whole, self.large, self.negative = True, False, False  # of numbers
         self.written, self.dates, self.first = Written(), True, ""
 
     def add(self, series: pd.Series) -> None:
         """Look at a block."""
         present = series.dropna()
-        self.gaps |= len(present) < len(series)
+        self.whole &= len(present) == len(series)
         if not len(present):
             return
         kind = series.dtype.kind
-        if kind in "iuf":
-            self.kinds.add("floats" if kind == "f" and len(present) == len(series) else "numbers")
+        if kind in "iuf" or type(present.iloc[0]) is int:  # the parser gives those from 2⁶⁴ on as Python's
+            self.kinds.add("numbers")
+            self.whole &= kind in "iu"
+            self.large |= kind == "u"
+            self.negative |= bool(present.min() < 0)
             return
         if not isinstance(present.iloc[0], str):
             self.kinds.add("booleans")
@@ -296,10 +311,17 @@ class _Seen:
     @property
     def mixed(self) -> bool:
         """Whether some blocks look like one kind and some like another: all of it is then text."""
-        return len({kind.replace("floats", "numbers") for kind in self.kinds}) > 1
+        return len(self.kinds) > 1
 
     def form(self, where: str) -> Form:
         """Return how the column is read; numbers with commas are refused."""
-        if "text" not in self.kinds:
-            return Form(whole="floats" not in self.kinds and not self.gaps)
-        return Form(as_written=True, numbers=self.written.numbers(where))
+        if "text" in self.kinds:
+            return Form(as_written=True, numbers=self.written.numbers(where))
+        return Form(dtype=self._dtype if "numbers" in self.kinds else None)
+
+    @property
+    def _dtype(self) -> Any:
+        """The type of all numbers together, where it is not that of each block: unsigned, if some are 2⁶³ or more."""
+        if not self.whole or (self.large and self.negative):
+            return np.dtype(np.float64)
+        return np.dtype(np.uint64) if self.large else None

@@ -230,10 +230,13 @@ class Written:
         self._comma: str | None = None
 
     def add(self, present: pd.Series) -> list[str]:
-        """Look at texts, none of them missing; return the distinct ones that are no markers."""
+        """Look at texts; return the distinct ones that are no markers.
+
+        Empty ones are missing: the parser leaves them beside whole numbers that it cannot hold.
+        """
         if not (self._numbers or self._commas):
             return []
-        written = [text for text in map(str, present.unique()) if text.strip() not in MARKERS]
+        written = [text for text in map(str, present.unique()) if text and text.strip() not in MARKERS]
         self._numbers = self._numbers and all(map(is_number, written))
         self._commas = self._commas and all(map(WITH_COMMA.fullmatch, written))
         if self._commas and self._comma is None:
@@ -288,6 +291,17 @@ def opened_parquet(path: Path, buffer: int = 0) -> Iterator[Any]:
 def parquet_names(file: Any) -> list[str]:
     """Return the names of the columns of a Parquet file; a row index of pandas' is none."""
     return [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]
+
+
+def gaps_of_parquet(file: Any) -> dict[str, bool | None]:
+    """Return whether values of each column of a Parquet file are missing, as the file says; None: it does not."""
+    gaps: dict[str, bool | None] = dict.fromkeys(parquet_names(file), False)
+    for group in map(file.metadata.row_group, range(file.metadata.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            name, said = column.path_in_schema, column.statistics
+            if gaps.get(name) is False:
+                gaps[name] = bool(said.null_count) if said is not None and said.has_null_count else None
+    return gaps
 
 
 def need_pyarrow(path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from array_api_compat import array_namespace, device
+from array_api_compat import numpy as numpy_namespace
 from scipy.sparse import csr_array
 
 from peerbayes.data.schema import Schema
@@ -128,7 +129,7 @@ class Family(ABC):
         dense = self.dense(rows.values)
         if not self.cardinalities:
             return dense
-        xp = array_namespace(dense)
+        xp = namespace(dense)
         column, level = (beside(rows.codes, index) for index in self._cells)
         cells = xp.take(rows.codes, column, axis=-1) == level
         return xp.concat([dense, xp.astype(cells, dense.dtype)], axis=-1)
@@ -328,7 +329,7 @@ class Family(ABC):
 
     def counts(self, stats: Array) -> Counts:
         """Normalise S and guard the class counts. N = Σ_c max(S_c0, 0) is conserved by calibration."""
-        xp = array_namespace(stats)
+        xp = namespace(stats)
         if stats.shape[-1] != self.size:
             raise ValueError(
                 f"statistics have {stats.shape[-1]} features per class, this {self.name} family has {self.size} "
@@ -339,7 +340,7 @@ class Family(ABC):
 
     def guarded_counts(self, unit: Array) -> Counts:
         """Return the guarded class counts of S, or of its first features, divided by the largest entry of S."""
-        xp = array_namespace(unit)
+        xp = namespace(unit)
         count = unit[..., 0]
         total = xp.sum(clipped(count, 0.0), axis=-1, keepdims=True)
         floor = clipped(total * (self.count_floor / unit.shape[-2]), TINY)
@@ -376,7 +377,7 @@ class Family(ABC):
         """Return log p(x_j = k | c), normalised within each discrete column: [..., C, cells]."""
         if not self.cardinalities:
             return counts.stats[..., self.dense_size :]
-        xp = array_namespace(counts.stats)
+        xp = namespace(counts.stats)
         cells = xp.maximum(counts.stats[..., self.dense_size :], self._cell_floor(counts))
         groups, positions = self._groups
         blocks = []
@@ -389,7 +390,7 @@ class Family(ABC):
 
     def floored_counts(self, counts: Counts) -> Array:
         """Return how many class counts and cells are at their floor: [...]."""
-        xp = array_namespace(counts.stats)
+        xp = namespace(counts.stats)
         classes = xp.sum(xp.astype(counts.stats[..., 0] < counts.floor, xp.int64), axis=-1)
         if not self.cardinalities:
             return classes
@@ -490,6 +491,11 @@ def guarded(
 # --- arrays of any library
 
 
+def namespace(array: Array) -> Any:
+    """Return the library of an array, as functions of the array API: that of NumPy without a search."""
+    return numpy_namespace if type(array) is np.ndarray else array_namespace(array)
+
+
 def here(array: Array) -> np.ndarray:
     """Return an array of any library as a NumPy array."""
     return np.asarray(array.cpu() if hasattr(array, "cpu") else array)
@@ -503,14 +509,14 @@ def clipped(array: Array, least: float, most: float | None = None) -> Array:
     """
     if isinstance(array, np.ndarray):
         return np.maximum(array, least) if most is None else np.minimum(np.maximum(array, least), most)
-    return array_namespace(array).clip(array, least, most)
+    return namespace(array).clip(array, least, most)
 
 
 def beside(array: Array, values: np.ndarray, dtype: Any = None) -> Array:
     """Return `values` as an array of the same library and on the same device as `array`."""
     if isinstance(array, np.ndarray):
         return values if dtype is None else values.astype(dtype)
-    xp = array_namespace(array)
+    xp = namespace(array)
     # A copy of what may not be written to, such as indices that are kept: PyTorch warns of it.
     writable = np.require(values if dtype is None else values.astype(float), requirements="W")
     return xp.asarray(writable, dtype=dtype, device=device(array))

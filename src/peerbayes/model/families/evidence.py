@@ -28,6 +28,9 @@ CONSTANT = 1e-8
 # Entries of the evidence of several strengths that are computed at a time.
 EVIDENCE_ENTRIES = 1 << 16
 
+# Scatters up to which it takes longer to find out which are alike than to treat each by itself.
+FEW_KINDS = 16
+
 # The least count and variance that something is divided by.
 TINY = 1e-30
 
@@ -108,24 +111,29 @@ def _repeated(group: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.nda
 def variances(count: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the variances within classes [C, d] and over all rows [d], from Σ1, Σx and Σx²: three [C, d]."""
 
-    def variance(*sums: np.ndarray) -> np.ndarray:
-        rows = np.maximum(sums[0], TINY)
-        return np.maximum(sums[2] / rows - (sums[1] / rows) ** 2, 0.0)
-
-    return variance(count, first, second), variance(
-        *(moment.sum(axis=0) for moment in (count, first, second))
-    )
+    return variance(count, first, second), variance(count.sum(axis=0), first.sum(axis=0), second.sum(axis=0))
 
 
-def variance_rows(count: np.ndarray, variance: np.ndarray, target: np.ndarray) -> float:
-    """Return m, the rows of variance `target` [d] to be added to each variance of `count` rows: two [C, d]."""
+def variance(count: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return variances from Σ1, Σx and Σx², each of any shape."""
+    rows = np.maximum(count, TINY)
+    return np.maximum(second / rows - (first / rows) ** 2, 0.0)
+
+
+def variance_rows(count: np.ndarray, within: np.ndarray, target: np.ndarray) -> float:
+    """Return m, the rows of variance `target` [d] to be added to each variance `within` of `count` rows: two [C, d]."""
     rows = np.maximum(count, 0.0)
-    scatter = rows * variance / np.maximum(target, TINY)
-    return wishart(rows.ravel(), scatter.reshape(-1, 1))
+    scatter = rows * within / np.maximum(target, TINY)
+    # The columns of a class have the same rows where no value is missing.
+    alike = rows.shape[1] if rows.size and (rows == rows[:, :1]).all() else 1
+    return wishart(rows.ravel(), scatter.reshape(-1, 1), alike)
 
 
-def wishart(rows: np.ndarray, eigenvalues: np.ndarray) -> float:
-    """Return m, the rows of identity covariance to be added to each scatter, given its eigenvalues: [M], [M, d]."""
+def wishart(rows: np.ndarray, eigenvalues: np.ndarray, alike: int = 1) -> float:
+    """Return m, the rows of identity covariance to be added to each scatter, given its eigenvalues: [M], [M, d].
+
+    alike  so many scatters in a row are known to have the same rows
+    """
     d = eigenvalues.shape[-1]
     freedom = np.maximum(rows - 1.0, 0.0)
     varying = eigenvalues > CONSTANT * np.maximum(rows, 1.0)[:, None]
@@ -138,19 +146,26 @@ def wishart(rows: np.ndarray, eigenvalues: np.ndarray) -> float:
         size = np.where(constant, rank, d)
     positive = np.maximum(eigenvalues, 0.0)
     # Many scatters have the same rows, above all those of one class's columns: functions of these are computed once.
-    kinds, scatters = np.unique(freedom + 1j * size, return_counts=True)
-    kind_freedom, kind_size = kinds.real, kinds.imag.astype(np.int64)
+    kind_freedom, kind_size = freedom[::alike], size[::alike]
+    scatters = np.full(kind_freedom.size, float(alike))
+    if not all_vary or kind_freedom.size > FEW_KINDS:
+        kinds, scatters = np.unique(freedom + 1j * size, return_counts=True)
+        kind_freedom, kind_size = kinds.real, kinds.imag.astype(np.int64)
 
     def evidence(strengths: np.ndarray) -> np.ndarray:
         m = strengths[:, None]
         logs = np.log(m[..., None] + positive)
-        logs = np.sum(logs if all_vary else np.where(varying, logs, 0.0), axis=-1)
+        if not all_vary:
+            logs = np.where(varying, logs, 0.0)
+        logs = np.sum(logs, axis=-1) if d != 1 else logs[..., 0]
         prior = m + kind_size + 1.0
-        gain = 0.5 * prior * kind_size * np.log(m)
-        gain += _gammas(0.5 * (prior + kind_freedom), kind_size) - _gammas(0.5 * prior, kind_size)
+        before, after = _gammas(0.5 * np.stack([prior, prior + kind_freedom]), kind_size)
+        gain = 0.5 * prior * kind_size * np.log(m) + (after - before)
         return gain @ scatters - 0.5 * np.sum((m + size + 1.0 + freedom) * logs, axis=-1)
 
     pieces = min(STRENGTHS.size, 1 + STRENGTHS.size * positive.size // EVIDENCE_ENTRIES)
+    if pieces == 1:
+        return float(strongest_of(evidence(STRENGTHS)))
     parts = [evidence(strengths) for strengths in np.array_split(STRENGTHS, pieces)]
     return float(strongest_of(np.concatenate(parts)))
 
@@ -166,6 +181,9 @@ def _gammas(value: np.ndarray, size: np.ndarray) -> np.ndarray:
         return gammaln(value) * size
     first = gammaln(value[..., None] - 0.5 * np.arange(2))
     steps = np.arange(2, most)
+    if (size == most).all():
+        logs = np.log(value[..., None] - 0.5 * steps)
+        return first @ np.array([(most + 1) // 2, most // 2]) - logs @ ((most - steps + 1) // 2)
     below = np.where(steps < size[:, None], value[..., None] - 0.5 * steps, 1.0)
     # log Γ(v − i/2) is a start less the logarithms of all steps of 1 from it on: step i is in as many as follow.
     follow = np.where(steps < size[:, None], (size[:, None] - steps + 1) // 2, 0)

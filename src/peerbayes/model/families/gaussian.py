@@ -14,11 +14,20 @@ from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 
 from peerbayes.data.table import Array, Rows
-from peerbayes.model.families.base import LOG_2PI, MEAN_LIMIT, TINY, Counts, Family, beside, clipped
-from peerbayes.model.families.evidence import variances, wishart
+from peerbayes.model.families.base import (
+    LOG_2PI,
+    MEAN_LIMIT,
+    TINY,
+    Counts,
+    Family,
+    beside,
+    clipped,
+    namespace,
+)
+from peerbayes.model.families.evidence import variance, wishart
 
 # Up to this many covariances, all are inverted by eigenvalues if one needs them.
 FEW_MATRICES = 4
@@ -88,14 +97,14 @@ class Gaussian(Family):
         return triangle(self.continuous).place
 
     def dense(self, values: Array) -> Array:
-        xp = array_namespace(values)
+        xp = namespace(values)
         upper, right = (beside(values, index) for index in self._triangle)
         one = xp.ones((*values.shape[:-1], 1), dtype=values.dtype, device=device(values))
         products = xp.take(values, upper, axis=-1) * xp.take(values, right, axis=-1)
         return xp.concat([one, values, products], axis=-1)
 
     def parameters(self, stats: Array) -> GaussianParameters:
-        xp = array_namespace(stats)
+        xp = namespace(stats)
         counts = self.counts(stats)
         mean, precision = self._moments(counts)
         covariance = xp.broadcast_to(precision.covariance, (*mean.shape, self.continuous))
@@ -113,7 +122,7 @@ class Gaussian(Family):
     def _weights(self, counts: Counts, mean: Array, precision: Precision) -> Array:
         """Return W from guarded counts, means and covariances: [..., C, K]."""
         stats = counts.stats
-        xp = array_namespace(stats)
+        xp = namespace(stats)
         linear = (precision.matrix @ mean[..., None])[..., 0]
         bias = self._baseline(counts, precision) - 0.5 * xp.sum(linear * mean, axis=-1)
         upper, right = self._triangle
@@ -124,7 +133,7 @@ class Gaussian(Family):
         return xp.concat([bias[..., None], linear, products, self.log_cells(counts)], axis=-1)
 
     def floored(self, stats: Array) -> Array:
-        xp = array_namespace(stats)
+        xp = namespace(stats)
         counts = self.counts(stats)
         mean, precision = self._moments(counts)
         at_limit = xp.sum(xp.astype(xp.abs(mean) >= MEAN_LIMIT, xp.int64), axis=(-2, -1))
@@ -158,17 +167,16 @@ class Gaussian(Family):
             return prior
         count = np.maximum(stats[:, :1], 0.0)
         first, second = self._first(stats), self._second(stats)
-        _, target = variances(count, first, np.linalg.diagonal(second))
+        target = variance(*(moment.sum(axis=0) for moment in (count, first, np.linalg.diagonal(second))))
         mean = first / np.maximum(count, TINY)
-        scatter, rows = self._pooled(
-            second - count[..., None] * mean[:, :, None] * mean[:, None, :], count[:, 0]
-        )
+        scatter, rows = self._pooled(second - (count * mean)[:, :, None] * mean[:, None, :], count[:, 0])
         unit = np.sqrt(np.maximum(target, TINY))
         m = wishart(rows, np.linalg.eigvalsh(scatter / (unit[:, None] * unit)))
         total = np.maximum(rows, TINY)[:, None, None]
         change = m * (np.diag(target) - scatter / total) / (total + m)  # of the covariance
         upper, right = self._triangle
-        prior[:, 1 + self.continuous :] = count * np.broadcast_to(change, second.shape)[:, upper, right]
+        flat = change.reshape(len(change), -1).take(upper * self.continuous + right, axis=1)
+        prior[:, 1 + self.continuous :] = count * flat
         return prior
 
     def _pooled(self, scatter: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -180,13 +188,13 @@ class Gaussian(Family):
 
     def _second(self, stats: Array) -> Array:
         """Return Σ xxᵀ per class: [..., C, d, d]."""
-        xp = array_namespace(stats)
+        xp = namespace(stats)
         products = stats[..., 1 + self.continuous : self.dense_size]
         square = xp.take(products, beside(stats, self._unpack), axis=-1)
         return xp.reshape(square, (*stats.shape[:-1], self.continuous, self.continuous))
 
     def _identity(self, like: Array) -> Array:
-        xp = array_namespace(like)
+        xp = namespace(like)
         return xp.eye(self.continuous, dtype=like.dtype, device=device(like))
 
     def uniform_moments(self) -> np.ndarray:
@@ -237,7 +245,7 @@ class SeparateGaussian(Gaussian):
     calibrated_shrinkage: ClassVar[float] = 10.0
 
     def _covariance(self, counts: Counts, mean: Array, second: Array) -> Array:
-        xp = array_namespace(counts.stats)
+        xp = namespace(counts.stats)
         rows = counts.classes[..., None, None]
         identity = self._identity(counts.stats)
         scatter = (
@@ -259,7 +267,7 @@ class SharedGaussian(Gaussian):
         return scatter.sum(axis=0, keepdims=True), rows.sum(keepdims=True)
 
     def _covariance(self, counts: Counts, mean: Array, second: Array) -> Array:
-        xp = array_namespace(counts.stats)
+        xp = namespace(counts.stats)
         identity = self._identity(counts.stats)
         lacking = xp.sum(counts.lacking(counts.stats[..., 0]), axis=-1)[..., None, None]
         between = (counts.classes[..., None] * mean).mT @ mean
@@ -275,7 +283,7 @@ def floored_precision(covariance: Array, floor: float) -> Precision:
     Cholesky of Σ − floor·I succeeds where no eigenvalue is below the floor, and costs a fraction of the eigenvalues,
     which are computed only where it fails. The floor is at least the rounding error of a zero eigenvalue.
     """
-    xp = array_namespace(covariance)
+    xp = namespace(covariance)
     *batch, d, _ = covariance.shape
     flat, floors = _floors(covariance, floor)
     try:
@@ -292,7 +300,7 @@ def floored_precision(covariance: Array, floor: float) -> Precision:
 
 def _floors(covariance: Array, floor: float) -> tuple[Array, Array]:
     """Return matrices [..., d, d] as [M, d, d], with limited entries, and the least eigenvalue of each: [M]."""
-    xp = array_namespace(covariance)
+    xp = namespace(covariance)
     *batch, d, _ = covariance.shape
     flat = xp.reshape(clipped(covariance, -1.0 / TINY, 1.0 / TINY), (math.prod(batch), d, d))
     size = xp.max(xp.abs(flat), axis=(-2, -1)) if d else xp.ones(flat.shape[:1], dtype=flat.dtype)
@@ -307,7 +315,7 @@ def _is_linear_algebra(error: Exception) -> bool:
 
 def _invert(covariance: Array, floors: Array) -> Precision:
     """Invert all matrices by Cholesky; raise if one is not positive definite above its floor."""
-    xp = array_namespace(covariance)
+    xp = namespace(covariance)
     count, d, _ = covariance.shape
     identity = xp.eye(d, dtype=covariance.dtype, device=device(covariance))
     xp.linalg.cholesky(covariance - floors[:, None, None] * identity)
@@ -347,7 +355,7 @@ def _positive(matrix: np.ndarray) -> bool:
 
 def _invert_by_eigenvalues(covariance: Array, floors: Array) -> Precision:
     """Invert all matrices by their eigenvalues, raised to the floors."""
-    xp = array_namespace(covariance)
+    xp = namespace(covariance)
     values, vectors = xp.linalg.eigh(covariance)
     floored = xp.sum(xp.astype(values < floors[:, None], xp.int64), axis=-1)
     values = xp.maximum(values, floors[:, None])

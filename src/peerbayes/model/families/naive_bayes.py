@@ -18,10 +18,19 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self, TypeGuard
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 
 from peerbayes.data.table import Array, Rows
-from peerbayes.model.families.base import LOG_2PI, MEAN_LIMIT, TINY, Counts, Family, beside, clipped
+from peerbayes.model.families.base import (
+    LOG_2PI,
+    MEAN_LIMIT,
+    TINY,
+    Counts,
+    Family,
+    beside,
+    clipped,
+    namespace,
+)
 from peerbayes.model.families.evidence import variance_rows, variances
 
 
@@ -75,7 +84,7 @@ class NaiveBayes(Family):
         return 1 + self.continuous * (3 if self.missing else 2)
 
     def dense(self, values: Array) -> Array:
-        xp = array_namespace(values)
+        xp = namespace(values)
         one = xp.ones((*values.shape[:-1], 1), dtype=values.dtype, device=device(values))
         if not self.missing:
             return xp.concat([one, values, values * values], axis=-1)
@@ -87,7 +96,7 @@ class NaiveBayes(Family):
         return self._parameters(self.counts(stats))
 
     def weights(self, stats: Array) -> Array:
-        xp = array_namespace(stats)
+        xp = namespace(stats)
         counts = self.counts(stats)
         log_prior, mean, variance, log_cells = self._parameters(counts)
         constant = -0.5 * (LOG_2PI + xp.log(variance) + mean * mean / variance)
@@ -108,7 +117,7 @@ class NaiveBayes(Family):
         return xp.concat([bias[..., None], *moments, log_cells], axis=-1)
 
     def floored(self, stats: Array) -> Array:
-        xp = array_namespace(stats)
+        xp = namespace(stats)
         counts = self.counts(stats)
         count, mean, variance = self._gaussians(counts)
         low = (count < counts.floor[..., None]) | (variance < self.variance_floor)
@@ -121,7 +130,7 @@ class NaiveBayes(Family):
         return self.floored_counts(counts) + xp.sum(xp.astype(guarded, xp.int64), axis=(-2, -1))
 
     def _parameters(self, counts: Counts) -> NaiveBayesParameters:
-        xp = array_namespace(counts.stats)
+        xp = namespace(counts.stats)
         count, mean, variance = self._gaussians(counts)
         mean = clipped(mean, -MEAN_LIMIT, MEAN_LIMIT)
         if self.poisson:  # a sum is at least the floor of a count, as that of a cell
@@ -138,7 +147,7 @@ class NaiveBayes(Family):
 
         Where a class has fewer rows than the count floor, rows of mean 0 (1 for counts) and variance 1 are added.
         """
-        xp = array_namespace(counts.stats)
+        xp = namespace(counts.stats)
         count, first, second = self._split(counts.stats)
         if self.continuous and not self.missing:
             count = count[..., :1]  # the same in all columns
@@ -152,7 +161,7 @@ class NaiveBayes(Family):
 
     def _split(self, stats: Array) -> tuple[Array, Array, Array]:
         """Return (Σo, Σx, Σx²) per class and continuous column: three [..., C, Dc]."""
-        xp = array_namespace(stats)
+        xp = namespace(stats)
         d = self.continuous
         if self.missing:
             return stats[..., 1 : 1 + d], stats[..., 1 + d : 1 + 2 * d], stats[..., 1 + 2 * d : 1 + 3 * d]
@@ -179,12 +188,16 @@ class NaiveBayes(Family):
         """Rows of the column's variance over all classes, added to Σx² so that σ² = (n σ̂² + m v)/(n + m)."""
         count, first, second = self._split(stats)
         prior = np.zeros((len(stats), self.dense_size))
-        columns = np.flatnonzero(~self._counts[0])
-        count, first, second = (sums[:, columns] for sums in (count, first, second))
+        columns: Any = slice(None)
+        if self.poisson:
+            columns = np.flatnonzero(~self._counts[0])
+        count, first, second = (np.asfortranarray(sums[:, columns]) for sums in (count, first, second))
         variance, target = variances(count, first, second)
         m = variance_rows(count, variance, target) if shrinkage == "auto" else float(shrinkage)
         rows = np.maximum(count, 0.0)
-        prior[:, self.dense_size - self.continuous + columns] = rows * m * (target - variance) / (rows + m)
+        prior[:, self.dense_size - self.continuous :][:, columns] = (
+            rows * m * (target - variance) / (rows + m)
+        )
         return prior
 
     def counted(self) -> tuple[np.ndarray, np.ndarray]:
