@@ -1,10 +1,11 @@
 """Other methods with the same messages, beside the strategies of this package: test errors, messages and bytes.
 
     PEERBAYES_DATA=folder python benchmarks/baselines.py [dataset …] [--seeds 401,402,403] [--rows 50,10]
-        [--results docs/baselines.parquet] [--again]
+        [--results docs/baselines.parquet] [--again strategies|regressions]
 
 50 peers, 64 rounds, naive Bayes and the same φ for all. Prints the tables of docs/baselines.md. Cells that the file of
-results has are not computed again; with --again only those of the strategies of this package are.
+results has are not computed again, but for what --again names: the strategies of this package, or softmax, DSGD and
+FedAvg.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from sklearn.preprocessing import StandardScaler
 import peerbayes as pb
 from peerbayes.experiments.cells import Cell, compute, prepared
 from peerbayes.experiments.formats import pipes
-from peerbayes.learning.softmax import preconditioner
+from peerbayes.learning.softmax import scale_of
 from peerbayes.model import core
 from peerbayes.simulation import baselines
 from peerbayes.simulation.population import Population
@@ -110,7 +111,7 @@ def of_pooled_rows(dataset: str, seed: int, rows: int) -> Figures:
 
 @lru_cache(maxsize=2)
 def of_any_network(dataset: str, seed: int, rows: int, partition: str) -> Figures:
-    """FedAvg, and ensembles of one message: they do not depend on the links."""
+    """Ensembles of one message: they do not depend on the links."""
     peers = population(dataset, seed, rows, partition, "tree")
     held, family = peers.held, peers.family
     features = family.features(peers.test_rows.rows)
@@ -122,8 +123,7 @@ def of_any_network(dataset: str, seed: int, rows: int, partition: str) -> Figure
         *train, peers=PEERS, rows_per_peer=rows, partition=partition, strategy="local", rounds=ROUNDS, seed=seed,
         schema=data.schema, test=test, evaluate_every=0, references=False,
     ).stats  # fmt: skip
-    federated = baselines.federated(held, ROUNDS).weights
-    figures = {"FedAvg": (error(peers, federated), ROUNDS * matrix + moments(family.size))}
+    figures: Figures = {}
     for name, stats in (("RC", alone), ("ML", held.statistics())):
         weights = np.asarray(family.weights(stats))
         vote = core.error(labels, baselines.vote(features, weights))
@@ -131,6 +131,15 @@ def of_any_network(dataset: str, seed: int, rows: int, partition: str) -> Figure
         figures[f"{name} product"] = error(peers, weights.mean(axis=0)[None]), summed * matrix
     total = np.asarray(family.weights(held.statistics().sum(axis=0)))
     return figures | {"ML sum": (error(peers, total[None]), summed * matrix)}
+
+
+@lru_cache(maxsize=2)
+def federated(dataset: str, seed: int, rows: int, partition: str) -> Figures:
+    """FedAvg, which does not depend on the links either."""
+    peers = population(dataset, seed, rows, partition, "tree")
+    matrix = 8.0 * peers.held.classes * peers.family.size
+    learned = baselines.federated(peers.held, ROUNDS)
+    return {"FedAvg": (error(peers, learned.weights), ROUNDS * matrix + moments(peers.family.size))}
 
 
 def moments(size: int) -> float:
@@ -152,17 +161,30 @@ def others(dataset: str, seed: int, rows: int, partition: str, topology: str) ->
     """The other methods."""
     figures = of_pooled_rows(dataset, seed, rows) | of_any_network(dataset, seed, rows, partition)
     peers = population(dataset, seed, rows, partition, topology)
-    held, links = peers.held, peers.network.at(1).nnz / PEERS
-    sent = ROUNDS * links * 8.0 * held.classes * held.family.size
-    sent += 2 * (PEERS - 1) / PEERS * moments(held.family.size)
-    scale = preconditioner(held.features_of(slice(None)), PEERS)
-    fixed = baselines.diffusion(peers.network, ROUNDS)(held, *FIXED, scale)
-    figures["softmax, fixed"] = error(peers, fixed), sent
+    scale = scale_of(peers.held.features_of(slice(None)), PEERS)
+    fixed = baselines.diffusion(peers.network, ROUNDS)(peers.held, *FIXED, scale)
+    figures["softmax, fixed"] = error(peers, fixed), sent_by_softmax(peers)
+    return figures | regressions(dataset, seed, rows, partition, topology)
+
+
+def regressions(dataset: str, seed: int, rows: int, partition: str, topology: str) -> Figures:
+    """The methods whose penalty and steps are chosen by trials: softmax, DSGD and FedAvg."""
+    figures = dict(federated(dataset, seed, rows, partition))
+    peers = population(dataset, seed, rows, partition, topology)
     for name, corrected in (("softmax", True), ("DSGD", False)):
-        learned = baselines.softmax(held, peers.network, ROUNDS, corrected)
-        figures[name] = error(peers, learned.weights), sent
+        learned = baselines.softmax(peers.held, peers.network, ROUNDS, corrected)
+        figures[name] = error(peers, learned.weights), sent_by_softmax(peers)
     return figures
 
+
+def sent_by_softmax(peers: Population) -> float:
+    """Bytes that a peer sends on average: a matrix to each neighbour in each round, and second moments once."""
+    held, links = peers.held, peers.network.at(1).nnz / PEERS
+    sent = ROUNDS * links * 8.0 * held.classes * held.family.size
+    return sent + 2 * (PEERS - 1) / PEERS * moments(held.family.size)
+
+
+AGAIN = {"strategies": ours, "regressions": regressions}
 
 # --- the results: dataset, seed, rows of a peer, partition, topology -> figures
 
@@ -256,7 +278,9 @@ def main() -> int:
     parser.add_argument("--seeds", default="401,402,403", help="seeds with commas between them")
     parser.add_argument("--rows", default="50,10", help="rows of each peer, with commas between them")
     parser.add_argument("--results", type=Path, help="file of finished cells, which others are added to")
-    parser.add_argument("--again", action="store_true", help="compute the strategies of this package again")
+    parser.add_argument(
+        "--again", choices=AGAIN, help="what of finished cells is computed again, although it is there"
+    )
     arguments = parser.parse_args()
     if "PEERBAYES_DATA" not in os.environ:
         print("PEERBAYES_DATA must name the folder of the datasets", file=sys.stderr)
@@ -266,8 +290,9 @@ def main() -> int:
     finished, results = read(arguments.results) if stored else {}, {}
     for rows, *key in product(row_counts, arguments.datasets, seeds, PARTITIONS, TOPOLOGIES):
         cell = (*key[:2], rows, *key[2:])
-        figures = finished.get(cell) or others(*cell)
-        results[cell] = figures | (ours(*cell) if arguments.again or cell not in finished else {})
+        figures = finished.get(cell) or others(*cell) | ours(*cell)
+        again = AGAIN[arguments.again](*cell) if arguments.again and cell in finished else {}
+        results[cell] = figures | again
         print(*cell, *(f"{name} {value:.3f}" for name, (value, _) in results[cell].items()), file=sys.stderr)
         if arguments.results is not None:
             write(arguments.results, finished | results)

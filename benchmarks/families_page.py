@@ -323,7 +323,8 @@ Gaussian numbers, *bins* the same with numbers in bins; LDA, QDA, TAN and KDB ha
 bins. Naive Bayes starts uniformly, GA2M from the marginals, all others from maximum likelihood; the start is agreed \
 exactly, as between real peers. `softmax` is softmax regression by exact diffusion, one matrix per neighbour and \
 round as the families send, with a step chosen by trial runs whose messages are not counted ([other \
-methods](baselines.md)). LR, RF, HGB and EBM are logistic regression, random forest, histogram gradient boosting and \
+methods](baselines.md)); these figures are from before trials \
+chose a penalty as well. LR, RF, HGB and EBM are logistic regression, random forest, histogram gradient boosting and \
 explainable boosting with the defaults of scikit-learn and interpret, on the pooled rows. Test rows are the same for \
 all, up to 5,000; models of peers are the mean over ten of the fifty. Log loss in nats, of probabilities of at least \
 10⁻⁶; ECE is the expected calibration error of 15 bins.

@@ -27,6 +27,8 @@ from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.loopback import Loopback
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
+README = Path(__file__).parents[1] / "README.md"
+IN_README = "pb.study("  # is in the code that its picture of a study is of
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 TIMEOUT = 120.0  # seconds to wait for anything
 HEIGHTS = {
@@ -69,6 +71,11 @@ partition = "drift-y"
 strategy = "exact"
 rounds = {rounds}
 """
+
+
+def python_blocks(page: Path) -> list[str]:
+    """The Python of a page in Markdown."""
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def digits() -> tuple[Any, np.ndarray]:
@@ -116,13 +123,12 @@ def of_comparison(page: Any, folder: Path) -> None:
 
 
 def of_study(page: Any, folder: Path) -> None:
-    """Three strategies on four networks with five seeds, by the bytes that they send."""
+    """The study of the README, as its code draws it: by the bytes that strategies send on four networks."""
     X, y = load_breast_cancer(return_X_y=True, as_frame=True)
-    varied = {"strategy": ["exact", "crc", "dsgd"], "topology": ["tree", "ring", "star", "complete"]}
-    settings = {"peers": 16, "rows_per_peer": 20, "partition": "dirichlet-0.5", "progress": False}
-    study = pb.study(X, y, seed=range(5), **varied, **settings)
-    references = study.frame[["topology", "test_rc"]].rename(columns={"test_rc": "RC"})
-    study.plot(x="bytes", log_x=True, references=references).write_html(folder / "study.html")
+    code = next(text for text in python_blocks(README) if IN_README in text)
+    with contextlib.chdir(folder):
+        exec(code, {"pb": pb, "X": X, "y": y})
+    (folder / "curves.html").replace(folder / "study.html")
     page.goto((folder / "study.html").absolute().as_uri())
     page.wait_for_selector(".plotly .scatterlayer")
     page.wait_for_timeout(1000)

@@ -7,8 +7,10 @@ import re
 import sqlite3
 
 import pytest
+import typer
 
 from peerbayes.cli import exit_on_error
+from peerbayes.cli.app import app
 from shared.commands import peerbayes, peerbayes_process
 
 CONFIGURATION = """
@@ -34,6 +36,36 @@ def test_help_and_version(tmp_path):
     assert "demo" in help_text
     assert "simulate" in help_text
     assert peerbayes_process("--version", cwd=tmp_path, code=0).stdout.strip() == "0.1.0"
+
+
+def every_command(words=(), command=None):
+    """Yield the words of each command and what there is to say of it."""
+    command = command or typer.main.get_command(app)
+    yield words, command
+    if hasattr(command, "list_commands"):
+        with command.make_context("peerbayes", [], resilient_parsing=True) as context:
+            for word in command.list_commands(context):
+                yield from every_command((*words, word), command.get_command(context, word))
+
+
+COMMANDS = {" ".join(words): (words, command) for words, command in every_command()}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_text_in_brackets_is_lost_from_help(name):
+    words, command = COMMANDS[name]
+    shown = re.sub(r"[\s│]", "", peerbayes(*words, "--help", code=0).stdout)
+    for part in (command, *command.params):
+        if getattr(part, "hidden", False):
+            continue
+        for text in re.findall(r"\[[^\]]*\]\S*", (getattr(part, "help", None) or "").replace("\\[", "[")):
+            assert re.sub(r"\s", "", text) in shown
+
+
+def test_help_names_the_sections_of_files():
+    for command in ("simulate", "study"):
+        shown = " ".join(peerbayes(command, "--help", code=0).stdout.split())
+        assert "[data]" in shown and "[simulation]" in shown and "\\[" not in shown
 
 
 def test_the_demo_shows_the_network_learn(tmp_path):

@@ -67,7 +67,7 @@ def test_three_peers_from_nothing_to_members(tmp_path, monkeypatch):
         shown = invite(name, 7001 + place).stdout
         assert f"{name}.invitation" in shown and ("closed" if place == 2 else f"{place + 1} of 3") in shown
         shown = run("join", name, f"{name}.invitation", command="peer").stdout
-        assert "peer run" in shown
+        assert "peer run" in shown and "peer serve" in shown
         assert Home(tmp_path / name).load().roster.version == place + 1 + (place == 2)
     assert founder.roster().closed and founder.roster().links == (("a", "b"), ("a", "c"), ("b", "c"))
     assert (

@@ -11,6 +11,7 @@ from sklearn.datasets import load_wine
 
 import peerbayes as pb
 from peerbayes.simulation import drivers, repetition, result
+from peerbayes.simulation.places import ways
 from shared.commands import HANG, peerbayes
 
 SETTINGS = """
@@ -61,6 +62,44 @@ def test_a_run_is_made_again_in_another_process_on_another_day(folder):
     (folder / "later" / "run.toml").replace(folder / "again.toml")
     peerbayes("simulate", "again.toml", "--out", "third", cwd=folder, code=0)
     assert pb.load(folder / "third").digest == first.digest
+
+
+def test_a_run_is_made_again_from_wherever_one_is(folder, tmp_path_factory, monkeypatch):
+    (folder / "test.csv").write_text((folder / "rows.csv").read_text())
+    (folder / "links.csv").write_text("".join(f"{peer},{peer + 1}\n" for peer in range(5)))
+    text = SETTINGS.replace("[simulation]", 'test = "test.csv"\n[simulation]\ntopology = "links.csv"')
+    (folder / "settings.toml").write_text(text)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    peerbayes("simulate", "settings.toml", "--out", "runs/of-files", cwd=folder, code=0)
+    run = folder / "runs" / "of-files"
+    first = pb.load(run)
+    peerbayes("rerun", ".", cwd=run, code=0)
+    peerbayes("rerun", run, "--out", "again", cwd=elsewhere, code=0)
+    again = pb.load(elsewhere / "again")
+    assert again.provenance.data == first.provenance.data and again.provenance.asked == first.provenance.asked
+    assert again.configuration == first.configuration
+    peerbayes("rerun", "again", cwd=elsewhere, code=0)
+    monkeypatch.chdir(elsewhere)
+    assert first.rerun().digest == pb.load(run).rerun().digest == first.digest
+    for place in (run, elsewhere):
+        peerbayes("simulate", run / "run.toml", "--out", run / place.name, cwd=place, code=0)
+        assert pb.load(run / place.name).digest == first.digest
+    (folder / "runs").rename(elsewhere / "moved")
+    assert (
+        "put it into the run's folder" in peerbayes("rerun", "moved/of-files", cwd=elsewhere, code=2).stderr
+    )
+
+
+def test_a_saved_run_names_no_folder_that_it_shares_nothing_with(folder, tmp_path_factory, monkeypatch):
+    saved = [path.read_bytes() for path in (folder / "run").iterdir()]
+    assert not any(str(folder).encode() in content for content in saved)
+    assert 'file = "../rows.csv"' in (folder / "run" / "run.toml").read_text()
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    homes = folder.parent / "homes" / "of-somebody"
+    monkeypatch.setattr(Path, "home", lambda: homes)
+    for target, named in ((elsewhere, False), (homes / "runs", True)):
+        places = {"rows.csv": str(homes / "data" / "rows.csv")}
+        assert (ways(places, target) == {"rows.csv": "../data/rows.csv"}) is named
 
 
 def test_rows_that_have_changed_are_refused(folder):

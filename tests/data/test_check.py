@@ -127,6 +127,75 @@ def test_labels_that_are_quantities_are_no_classes():
     assert pb.check(bunch.data, bunch.target).names == {"continuous-label"}
 
 
+@pytest.mark.parametrize(
+    "label", [np.arange(240) % 240, np.linspace(0.0, 1.0, 240), [f"row {j}" for j in range(240)]]
+)
+def test_nothing_determines_a_label_that_is_none(label):
+    """Every column of numbers tells rows apart, so it would determine a label that does."""
+    rng = np.random.default_rng(2)
+    said = pb.check(rng.normal(size=(240, 3)), rng.permutation(np.array(label)))
+    assert len(said) == 1 and said.names <= {"continuous-label", "many-classes"}
+
+
+@pytest.mark.parametrize("copies", [2, 4, 12])
+def test_repeated_rows_are_counted_and_make_no_columns_alike(copies):
+    rng = np.random.default_rng(4)
+    frame = pd.DataFrame(
+        {"age": rng.normal(50, 9, 60), "bmi": rng.normal(25, 3, 60), "ward": ["a", "b", "c"] * 20}
+    )
+    labels = np.where(rng.random(60) < 0.4, "ill", "well")
+    said = pb.check(pd.concat([frame] * copies), np.tile(labels, copies))
+    assert [finding.name for finding in said] == ["repeated-rows"]
+    rows = 60 * copies
+    assert f"{rows - 60} of {rows} rows equal an earlier one, first row 61" == said[0].seen
+    again = pd.concat([frame.assign(place=frame["ward"].map({"a": 3, "b": 1, "c": 2}))] * copies)
+    assert pb.check(again, np.tile(labels, copies)).names == {"repeated-rows", "duplicated-column"}
+
+
+def test_rows_of_few_categories_are_alike_by_chance():
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame({name: rng.choice(["a", "b", "c"], 400) for name in ("ward", "sex", "diet")})
+    assert not pb.check(frame, rng.choice(["ill", "well"], 400))
+    recoded = frame.assign(place=frame["ward"].map({"a": 3, "b": 1, "c": 2}))
+    assert pb.check(recoded, rng.choice(["ill", "well"], 400)).names == {"duplicated-column"}
+
+
+def test_two_sizes_of_things_are_no_two_units():
+    """Of two sorts of rows one has larger numbers, that are spread otherwise, are few, or have others between."""
+    rng = np.random.default_rng(6)
+    sorts = np.arange(400) % 3 == 0
+    for larger in (
+        rng.normal(2500, 2, 400),
+        np.where(rng.random(400) < 0.5, 2000.0, 3000.0),
+        rng.lognormal(4, 1, 400),
+    ):
+        frame = pd.DataFrame(
+            {"weight": np.where(sorts, larger, rng.normal(25, 3, 400)), "age": rng.normal(50, 9, 400)}
+        )
+        assert not pb.check(frame, rng.choice(["ill", "well"], 400)), larger[:3]
+
+
+def test_record_numbers_near_dates_are_no_dates():
+    numbers = np.arange(20200101, 20200101 + 240)
+    said = pb.check(clean().drop(columns=LABEL).assign(nr=numbers), clean()[LABEL])
+    assert said.names == {"identifier"}
+
+
+def test_without_labels_it_says_that_they_were_not_checked(tmp_path):
+    path = tmp_path / "rows.csv"
+    clean().to_csv(path, index=False)
+    code, out, _ = command(path)
+    assert code == 0 and "labels were not checked: name their column by --label, or give y" in out
+    assert json.loads(command(path, "--format", "json")[1])["checked"].endswith("or give y")
+
+
+def test_numbers_with_a_comma_are_named_in_a_sentence(tmp_path):
+    path = written(tmp_path, b"a;b\n3,5;x\n4,5;y\n")
+    assert "column 'a': '3,5' and the like are no plain numbers." in repr(pb.check(path)).replace(
+        "\n      ", " "
+    )
+
+
 # --- whatever arrives
 
 CELLS = st.one_of(

@@ -4,6 +4,7 @@ import re
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn import datasets
 
@@ -21,6 +22,7 @@ WARNED = [
     "a row counter",
     "record numbers",
     "dates of another form",
+    "dates as whole numbers",
     "a constant column",
     "an empty column",
     "a column twice",
@@ -115,6 +117,18 @@ def test_copies_among_numbers_are_found_whatever_their_unit(change, gaps):
     assert warned(fitted, X, y) == {("duplicated-column", "x9")}
     X[rng.random(6000) < 0.5, 9] += 0.5
     assert warned(fitted, X, y) == set()
+
+
+def test_repeated_rows_make_no_columns_alike():
+    rng = np.random.default_rng(7)
+    part = pd.DataFrame(
+        {"steps": rng.permutation(9000)[:32], "income": rng.permutation(9000)[:32], "sex": ["f", "m"] * 16}
+    )
+    X, y = pd.concat([part] * 4, ignore_index=True), np.tile(rng.integers(0, 2, 32), 4)
+    assert warned(fitted, X, y) == set()
+    assert warned(fitted, X.assign(gender=X["sex"].map({"f": 1, "m": 0})), y) == {
+        ("duplicated-column", "gender")
+    }
 
 
 def test_the_label_among_numbers_is_found_also_in_many_rows():

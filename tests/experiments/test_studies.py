@@ -1,5 +1,6 @@
 """Studies: what varies, cells and their rows, statistics, tables, the folder, and the command."""
 
+import io
 import json
 import re
 import shutil
@@ -22,7 +23,7 @@ from peerbayes import network
 from peerbayes.data.declarations import declarations
 from peerbayes.data.table import Table
 from peerbayes.errors import AlreadyThere, ConfigurationError
-from peerbayes.experiments import comparison, study_file
+from peerbayes.experiments import comparison, paper_tables, study_checks, study_file, study_plan
 from peerbayes.experiments.directions import more_is_better
 from peerbayes.experiments.engines import LocalEngine, enduring
 from peerbayes.experiments.formats import escaped
@@ -31,8 +32,10 @@ from peerbayes.experiments.results_store import Store
 from peerbayes.experiments.spool import keep, table_of
 from peerbayes.experiments.study import Study
 from peerbayes.experiments.study_cells import split
+from peerbayes.experiments.study_checks import figures
 from peerbayes.experiments.study_plan import Lines, StudyIncomplete, duration
 from peerbayes.learning.strategies import STRATEGIES
+from peerbayes.simulation.scores import BUILT_IN, figure_title
 from peerbayes.simulation.settings import SimulationArguments
 from shared.cells_that_fail import always_dying, dying
 from shared.commands import HANG, peerbayes
@@ -302,9 +305,121 @@ def test_cells_that_are_refused_end_nothing_and_are_tried_again(wine, tmp_path):
 
 def test_a_study_of_refused_cells_only_says_so(wine):
     with pytest.warns(StudyIncomplete, match="1 of 1 cells"):
-        study = asked(wine, rows_per_peer=5000)
-    assert "5,000" in study.frame["reason"][0].replace("5000", "5,000")
+        study = asked(wine, strategy="local", robust="clip")
+    assert "robust 'clip'" in study.frame["reason"][0]
     assert study.summary()["note"][0].startswith("1 of 1 seeds is refused: ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"topology": ["ring", "rnig"]}, "topology is 'rnig'; expected one of tree, chain, ring"),
+        ({"topology": ["ring", "hypercube"], "peers": 5}, "no cell can use topology hypercube: .*take 4 or 8"),
+        ({"topology": nx.cycle_graph(5), "peers": [5, 7]}, "no cell can use peers 7: .*5 nodes; expected 7"),
+        ({"rows_per_peer": 5000}, "rows_per_peer holds 5000; expected 1 to 143"),
+        ({"rows_per_peer": 36}, "4 peers want 144 rows in all, the table has 143"),
+        ({"rows_per_peer": pb.each(15, [20, 30])}, "no cell can use rows_per_peer 20, 30: rows_per_peer has 2 entries"),
+        ({"peers": [3, 400]}, "no cell can use peers 400: peers is 400; expected 1 to 143"),
+        ({"partition": ["iid", "column:hospital"]}, "no cell can use partition column:hospital: .*pass a DataFrame"),
+    ],
+)  # fmt: skip
+def test_a_value_that_no_cell_can_use_is_refused_at_once(wine, settings, message):
+    engine = Here()
+    with pytest.raises(ValueError, match=message):
+        asked(wine, engine, **settings)
+    assert engine.count == 0
+
+
+def test_values_that_some_cells_can_use_are_refused_there_only(wine):
+    with pytest.warns(StudyIncomplete, match=r"1 of 4 cells .*4 peers want 144 rows"):
+        study = asked(wine, peers=[2, 4], rows_per_peer=pb.each(15, 36))
+    assert study.frame["status"].tolist().count("done") == 3
+    assert asked(wine, partition="dirichlet-0.5", rows_per_peer=35).frame["status"].tolist() == ["done"]
+
+
+# --- a column of owners beside other partitions
+
+
+def of_hospitals(owners=("hospital",), rows=300):
+    rng = np.random.default_rng(8)
+    columns = {name: rng.choice(["A", "B", "C"], rows) for name in owners}
+    ill = rng.random(rows) < np.where(columns[owners[0]] == "A", 0.9, 0.1)
+    return pd.DataFrame({"age": rng.normal(50 + 5 * ill, 9), **columns}), np.where(ill, "ill", "well")
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_column_of_owners_is_a_feature_in_no_cell(given):
+    X, y = of_hospitals(("hospital", "region"))
+    test = of_hospitals(("hospital", "region"), 80) if given else None
+    of = {"peers": 3, "rounds": 3, "seed": [0, 1], "rows_per_peer": pb.each(60), "test": test}
+    study = asked((X, y), partition=["column:hospital", "column:region", "iid"], **of)
+    assert set(study.frame["status"]) == {"done"}
+    assert {cell.specification["data"] for cell in study.cells} == {study.cells[0].specification["data"]}
+    without = X[["age"]]
+    tested = None if test is None else (test[0][["age"]], test[1])
+    bare = asked((without, y), partition="iid", **{**of, "test": tested}).frame
+    assert (
+        study.frame.loc[study.frame["partition"] == "iid", "test_log_loss"].tolist()
+        == bare["test_log_loss"].tolist()
+    )
+    one = asked((X[["age", "hospital"]], y), partition="column:hospital", **{
+        **of, "test": None if test is None else (test[0][["age", "hospital"]], test[1])
+    })  # fmt: skip
+    owned = study.frame[study.frame["partition"] == "column:hospital"]
+    assert owned["test_log_loss"].tolist() == one.frame["test_log_loss"].tolist()
+
+
+def test_a_study_says_which_columns_name_owners(tmp_path):
+    data = of_hospitals()
+    study = asked(data, partition=["column:hospital", "iid"], peers=3, seed=[0, 1], folder=tmp_path)
+    said = "Column 'hospital' names the owners of rows in some cells, so it is a feature in none."
+    assert said in study.markdown() and said in study.summary().attrs["notes"]
+    assert said in Study.load(tmp_path).latex()
+    alone = asked(data, partition="column:hospital", peers=3, strategy=["exact", "local"])
+    assert "owners" not in alone.markdown() and "owners" not in alone.cells[0].specification
+
+
+# --- figures that no cell can have, or none has
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"metric": "auc"}, r"metric is 'auc'; expected a figure of a run.* Is it test_auc\?"),
+        ({"metric": "test_eror"}, r"Is it test_error or "),
+        ({"metric": "test_vote"}, "which the metrics and baselines of this study do not ask for"),
+        ({"metric": "test_f1", "metrics": ["auc"]}, "such as test_error, test_auc, test_auc_std"),
+        ({"metric": "vote_product", "baselines": "vote"}, "Is it test_vote_product"),
+    ],
+)  # fmt: skip
+def test_a_figure_that_no_cell_can_have_is_refused_at_once(wine, settings, message):
+    engine = Here()
+    with pytest.raises(ValueError, match=message):
+        asked(wine, engine, **settings)
+    assert engine.count == 0
+
+
+def test_a_figure_that_no_cell_has_is_refused_by_tables(wine):
+    study = asked(wine, metric="epsilon", strategy=["exact", "crc"])
+    for table in (study.summary, study.markdown, study.latex, study.grid):
+        with pytest.raises(ValueError, match="no cell has epsilon: the settings of this run ask for no such"):
+            table()
+    assert "no cell has epsilon" in repr(study) and "no cell has epsilon" in study._repr_html_()
+    assert study.summary("seconds")["mean"].notna().all()
+
+
+def test_every_figure_of_a_run_is_among_those_that_runs_can_have(wine):
+    baselines = ["vote", "softmax", "logistic-regression"]
+    run = pb.simulate(*wine, baselines=baselines, **SMALL)
+    attacked = pb.simulate(
+        *wine, peers=8, rows_per_peer=15, rounds=3, robust="clip", attack="flip", topology="complete"
+    )
+    private = pb.simulate(*wine, privacy=pb.Privacy(epsilon=4.0, min_rows=10), **SMALL)
+    for keys, names in ((run.summary(), baselines), (attacked.summary(), ()), (private.summary(), ())):
+        for figure in keys:
+            study_checks.refuse_impossible(figure, BUILT_IN, names)
+    expected = set(figures(BUILT_IN, baselines)) - {"epsilon", "attackers", "rejected", "vanished", "seconds"}
+    assert expected <= set(run.summary())
 
 
 def test_nothing_is_computed_twice_and_more_seeds_are_added(wine, tmp_path):
@@ -617,7 +732,47 @@ def test_the_table_in_its_formats(small, tmp_path):
     again = pd.read_csv(tmp_path / "cells.csv")
     assert again["test_error"].tolist() == small.frame["test_error"].tolist()
     by_topology = small.markdown(compare="topology", metric="bytes_per_peer")
-    assert "| strategy | tree | ring |" in by_topology and "bytes_per_peer: mean over seeds" in by_topology
+    assert "| strategy | tree | ring |" in by_topology and "### small: bytes per peer\n" in by_topology
+    assert (
+        "\nMean over seeds ± half of its 95 % t-interval. " in by_topology
+        and "bytes_per_peer" not in by_topology
+    )
+
+
+def test_a_table_has_the_caption_and_the_label_that_are_asked_for(small):
+    plain = small.latex(metric="test_auc")
+    assert r"\caption{small: test AUC. Mean over seeds $\pm$" in plain and r"\label" not in plain
+    text = small.latex(caption=r"Errors of \emph{three} strategies", label="tab:errors")
+    assert "\\caption{Errors of \\emph{three} strategies}\n\\label{tab:errors}\n" in text
+    assert "\n% Mean over seeds ± half of its 95 % t-interval. " in text  # what the numbers are is not lost
+    assert small.markdown(caption="Errors").startswith("### Errors\n")
+
+
+@pytest.mark.parametrize(
+    ("figure", "title"),
+    [
+        ("test_error", "test error"), ("test_auc", "test AUC"), ("test_f1_vote", "test macro F1: vote"),
+        ("test_auc_rc", "test AUC: RC, pooled rows"), ("test_local", "test error: peers alone"),
+        ("test_auc_local", "test AUC: peers alone"), ("train_error", "training error"),
+        ("test_average_precision", "test average precision"), ("bytes_per_peer", "bytes per peer"),
+        ("test_log_loss_std", "test log loss, standard deviation over peers"),
+    ],
+)  # fmt: skip
+def test_figures_have_names_in_words(figure, title):
+    assert figure_title(figure) == title
+
+
+@pytest.mark.parametrize("show", [Study.markdown, Study.summary, Study.grid, Study.plot])
+def test_a_table_is_of_one_figure(small, show):
+    given = (
+        {"y": ["test_error", "test_auc"]} if show is Study.plot else {"metric": ["test_error", "test_auc"]}
+    )
+    if show is Study.plot:
+        pytest.importorskip("plotly")
+    with pytest.raises(
+        ValueError, match=r"metric is \['test_error', 'test_auc'\].* one figure.* a table of each"
+    ):
+        show(small, **given)
 
 
 def test_latex_escapes():
@@ -669,7 +824,23 @@ def test_progress_is_a_line_for_each_tenth():
     for done in range(1, 61):
         progress.show(done, 60)
     assert len(lines) == 10 and lines[-1] == "60 of 60 cells" and lines[0].startswith("6 of 60 cells, ")
+    assert all(line.endswith(" left") for line in lines[:-1])
     assert [duration(seconds) for seconds in (40, 720, 12600)] == ["40 s", "12 min", "3.5 h"]
+
+
+def test_the_time_left_does_not_count_what_workers_take_to_start(monkeypatch):
+    lines, seconds = [], [0.0]
+    monkeypatch.setattr(study_plan.time, "monotonic", lambda: seconds[0])
+    progress = Lines(lines.append)
+    for done in range(1, 5):
+        seconds[0] = 29.0 + done  # 30 s until the first result, then one each second
+        progress.show(done, 8)
+    assert lines == [
+        "1 of 8 cells",
+        "2 of 8 cells, 6 s left",
+        "3 of 8 cells, 5 s left",
+        "4 of 8 cells, 4 s left",
+    ]
 
 
 # --- the command
@@ -720,6 +891,12 @@ def test_the_command_runs_a_file_and_goes_on(study_toml, tmp_path):
         "study", study_toml, "--format", "markdown", "--metric", "test_error,disagreement", code=0
     )
     assert several_metrics.stdout.count("| rows_per_peer | exact | crc |") == 2
+    assert several_metrics.stdout.startswith("### small: test error\n")
+    words = ["study", study_toml, "--metric", "test_error,disagreement", "--format"]
+    rows = json.loads(peerbayes(*words, "json", code=0).stdout)["summary"]
+    assert [row["metric"] for row in rows] == ["test_error"] * 4 + ["disagreement"] * 4
+    cells = pd.read_csv(io.StringIO(peerbayes(*words, "csv", code=0).stdout))
+    assert cells["key"].tolist() == study.frame["key"].tolist()
     more = peerbayes("study", study_toml, "--dry-run", "--set", "seed=[0, 1, 2]", code=0)
     assert "12 cells" in more.stderr and "4 to compute" in more.stderr
 
@@ -753,12 +930,61 @@ def test_a_cell_without_figures_is_in_the_exit_code(study_toml, tmp_path):
             'compare = "lr"',
             r"compare is 'lr'; expected a setting that varies: strategy",
         ),
+        ('metric = "test_error"', 'metric = "test_eror"', r"metric is 'test_eror'; .* Is it test_error"),
     ],
 )
 def test_mistakes_in_a_file_are_refused_by_line(study_toml, old, new, message):
     study_toml.write_text(study_toml.read_text().replace(old, new))
     done = peerbayes("study", study_toml, code=2)
     assert re.search(message, done.stderr), done.stderr
+
+
+def test_a_stored_study_is_shown_by_its_folder(study_toml, tmp_path):
+    first = peerbayes("study", study_toml, "--workers", 1, code=0)
+    study_toml.unlink()
+    again = peerbayes("study", tmp_path / "study", code=0)
+    assert again.stdout == first.stdout and "to compute" not in again.stderr
+    latex = peerbayes(
+        "study", tmp_path / "study", "--format", "latex", "--metric", "disagreement", code=0
+    ).stdout
+    assert r"\caption{small: disagreement." in latex
+    changed = peerbayes("study", tmp_path / "study", "--set", "peers=5", code=2)
+    assert "is the folder of a study, which is shown as it is; expected its TOML file" in changed.stderr
+    for words, code, advice in (
+        (
+            ["rerun", tmp_path / "study"],
+            1,
+            "is the folder of a study, which has no run.peerbayes: `peerbayes study ",
+        ),
+        (
+            ["report", tmp_path / "study"],
+            2,
+            "is the folder of a study, which keeps figures and no runs; `peerbayes",
+        ),
+        (["study", tmp_path], 2, "holds no study: study.json cannot be read"),
+    ):
+        assert advice in peerbayes(*words, code=code).stderr
+
+
+def test_a_study_of_a_file_without_a_name_is_called_like_the_file(study_toml):
+    study_toml.write_text(study_toml.read_text().replace('name = "small"', ""))
+    assert study_file.read(study_toml.rename(study_toml.with_name("networks.toml"))).name == "networks"
+
+
+def test_a_figure_of_the_command_is_refused_before_anything_is_computed(study_toml):
+    done = peerbayes("study", study_toml, "--metric", "test_error,auc", code=2)
+    assert "Is it test_auc?" in done.stderr and "to compute" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("06.toml", "reproduce 6"), ("distance.toml", "reproduce distance"), ("copy.toml", "reproduce TABLE")],
+)
+def test_a_table_of_the_paper_names_the_command_that_computes_it(tmp_path, name, command):
+    shipped = paper_tables.TABLES / ("06.toml" if name == "copy.toml" else name)
+    (tmp_path / name).write_text(shipped.read_text(encoding="utf-8"), encoding="utf-8")
+    with pytest.raises(pb.ConfigurationError, match=f"is a table of the paper, .* peerbayes {command}$"):
+        study_file.read(tmp_path / name)
 
 
 def test_a_file_has_what_python_has(study_toml):

@@ -58,7 +58,7 @@ def test_a_metric_without_curve_is_dots_with_intervals_at_the_end(study):
     summary = study.summary("test_auc", learners=()).set_index(["strategy", "topology"])
     dots = {line.name: line for line in lines(figure)}
     assert set(dots) == {"tree", "ring"}
-    assert figure.layout.xaxis.ticktext == ("exact", "crc") and figure.layout.yaxis.title.text == "test auc"
+    assert figure.layout.xaxis.ticktext == ("exact", "crc") and figure.layout.yaxis.title.text == "test AUC"
     for name, line in dots.items():
         assert [round(place) for place in line.x] == [0, 1] and line.mode == "markers"
         for number, strategy in enumerate(("exact", "crc")):
@@ -69,6 +69,13 @@ def test_a_metric_without_curve_is_dots_with_intervals_at_the_end(study):
     assert {line.name for line in lines(figure, "reference")} == {"RC", "ML", "vote", "vote, product"}
     of_rc = next(line for line in lines(figure, "reference") if line.name == "RC")
     np.testing.assert_allclose(of_rc.y, study.frame["test_auc_rc"].mean(), rtol=1e-6)
+
+
+def test_intervals_near_one_are_not_drawn_against_an_axis_from_zero(study):
+    low, high = study.plot(y="test_auc").layout.yaxis.range
+    summary = study.summary("test_auc", learners=())
+    assert 0.5 < low < summary["low"].min() and high > summary["high"].max()
+    assert high - low < 3 * (summary["high"].max() - summary["low"].min())
 
 
 def test_panels_have_the_dots_of_their_setting(study):

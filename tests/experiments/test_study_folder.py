@@ -224,6 +224,8 @@ def test_a_folder_says_what_made_its_study(wine, tmp_path):
     assert Study.load(tmp_path).sessions == (session,)  # nothing was computed
     grown = asked((), dataset="wine", strategy=["exact", "crc"], seed=[0, 1], folder=tmp_path)
     assert [entry["cells"] for entry in grown.sessions] == [2, 2]
+    assert "4 cells in 2 calls, 20" in repr(grown) and "4 cells in 2 calls, 20" in grown._repr_html_()
+    assert "2 cells from" not in repr(grown) and grown.toml().count("2 cells from") == 2
 
 
 def test_credentials_are_not_kept(wine, tmp_path):

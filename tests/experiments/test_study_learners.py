@@ -193,7 +193,11 @@ def test_baselines_vary_like_any_setting(wine):
     assert study.frame["baselines"].tolist() == ["none", "vote", "GaussianNB()"]
     assert study.frame["test_vote"].notna().tolist() == [False, True, False]
     assert "test_vote" in study.frame["missing"][0]
-    assert "the settings of this run ask for no such figure" in study.frame["missing"][0]
+    for row, others in ((0, "gaussian_nb_alone"), (1, "gaussian_nb_pooled"), (2, "vote_product")):
+        missing = study.frame["missing"][row]
+        assert f"test_{others}" in missing and missing.endswith(": the baseline was not asked for.")
+    varied = asked(wine, metrics=pb.each(["auc"], ["f1"]), seed=[0])
+    assert varied.frame["missing"][0].endswith(": the settings of this run ask for no such figure.")
     assert study.learners == ["majority", "alone", "rc", "rc_end", "ml", "vote", "vote-product",
                               "gaussian-nb-pooled", "gaussian-nb-alone"]  # fmt: skip
 

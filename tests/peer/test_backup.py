@@ -5,6 +5,7 @@ import contextlib
 import io
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ pytest.importorskip("msgspec")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peerbayes.errors import PeerError
+from peerbayes.errors import AlreadyThere, PeerError
 from peerbayes.peer import restoring, tasks
 from peerbayes.peer.agreement.column_facts import Facts
 from peerbayes.peer.agreement.terms import Limits, Privacy, Terms
@@ -31,6 +32,7 @@ from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.protocol.wire import Process
 from peerbayes.peer.restoring import Neighbours, restore
 from peerbayes.peer.running_peer import Membership, RunningPeer
+from peerbayes.peer.runs import Runs
 from peerbayes.peer.state import sealed_file
 from peerbayes.peer.state.audit_log import AuditLog, Log, Tail, entries
 from peerbayes.peer.state.backup import back_up, opened
@@ -38,6 +40,7 @@ from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.ledger import Ledger, current, earlier, epsilon_of, planned_cost, refuse_broken
 from peerbayes.peer.state.store import Store
 from peerbayes.privacy.accounting import Privacy as Promise
+from shared import served_sites as served
 from shared.commands import HANG, peerbayes
 from shared.memory_transport import Hub
 from shared.peer_processes import finished, log_text, until_round
@@ -158,6 +161,36 @@ def test_a_backup_in_the_folder_itself_is_refused_and_a_failed_one_leaves_the_la
     with pytest.raises(PeerError, match="damaged"):
         back_up(folder, target)
     assert target.read_bytes() == before and [path.name for path in tmp_path.glob(".b*")] == []
+
+
+def test_only_a_backup_of_the_same_peer_is_replaced_unasked(made, folder, tmp_path):
+    target, other = tmp_path / "b", made.network.homes["peer-2"]
+    for content in (b"a letter", b"", made.late.read_bytes()[:20_000]):
+        target.write_bytes(content)
+        with pytest.raises(AlreadyThere, match=r"no backup of peer-1 in test .*--overwrite"):
+            back_up(folder, target)
+        assert target.read_bytes() == content
+    back_up(other, target, overwrite=True)
+    with pytest.raises(AlreadyThere):
+        back_up(folder, target)
+    back_up(folder, target, overwrite=True)
+    first = target.read_bytes()
+    back_up(folder, target)
+    assert target.read_bytes() != first
+    with pytest.raises(AlreadyThere):  # it would lose the passphrase, or get one
+        back_up(folder, target, passphrase="p")
+    back_up(folder, target, passphrase="p", overwrite=True)
+    back_up(folder, target, passphrase="p")
+    for passphrase in (None, "q"):
+        with pytest.raises(AlreadyThere):
+            back_up(folder, target, passphrase=passphrase)
+    refused = peerbayes("peer", "backup", folder.folder, target, code=2)
+    assert "exists already, and is no backup of peer-1 in test that opens in the same way" in refused.stderr
+    peerbayes("peer", "backup", folder.folder, target, "--overwrite", code=0)
+    gone = tmp_path / "not mounted" / "b"
+    with pytest.raises(PeerError, match="not mounted is not a folder"):
+        back_up(folder, gone)
+    assert not gone.parent.exists()
 
 
 @pytest.mark.parametrize("lines", [0, 3])
@@ -338,12 +371,21 @@ def test_a_run_goes_on_where_every_neighbour_has_heard_nothing_since(made, tmp_p
 
     new = Home(tmp_path / "new")
     done = restore(made.late, new.folder, heard=heard)
-    goes_on = f"The run goes on after round {Stored_round(made.home)}"
+    goes_on = f"Run 1 goes on after round {Stored_round(made.home)}"
     assert new.state_path.exists() and goes_on in " ".join(done.sentences)
     refuse_broken(new.state_path, new.audit_path)
     with contextlib.closing(Store(new.state_path)) as store:
         assert store.begin(0) > asked[0].start  # the next start is none that neighbours have heard of
         assert asked[0].state == store.identity() and asked[0].began == store.stored()
+
+
+def test_a_run_that_was_done_is_not_said_to_go_on(made, folder, tmp_path):
+    with contextlib.closing(Store(folder.state_path)) as store:
+        store.keep("verdict", "{}")
+    back_up(folder, tmp_path / "b")
+    done = restore(tmp_path / "b", tmp_path / "new", heard=nobody_heard)
+    told = " ".join(done.sentences)
+    assert f"Run 1 was done after round {Stored_round(made.home)}: " in told and "goes on" not in told
 
 
 @pytest.mark.parametrize(
@@ -563,6 +605,54 @@ def test_an_approved_run_that_may_have_begun_after_the_backup_counts_and_is_not_
     folders.runs["peer-1"] = folders.book("peer-1")
     folders.pass_on()  # neighbours have nothing of it that the backup does not have
     assert ledger(lost) == before
+    assert folders.states(2) == {"peer-1": "left", "peer-2": "declined", "peer-3": "declined"}
+    assert "brought back from a backup" in folders.runs["peer-2"].entry(2).sentence
+
+
+def test_nobody_waits_for_a_run_that_its_proposer_gave_up_while_it_was_open(tmp_path):
+    """Proposed while the site was stopped, brought back from a backup of then, and approved by the other one later."""
+    folders = Folders(tmp_path, ((0, 1),), features={"a": "continuous", "b": "continuous"})
+    lost, other = folders.network.homes.values()
+    served.done([lost, other])
+    Runs(lost.folder).propose()
+    documents = [path.read_bytes() for path in Runs(lost.folder).shared().values()]
+    back_up(lost, tmp_path / "b")
+    rows = Path(lost.settings().data).read_bytes()
+    shutil.rmtree(lost.folder)
+    done = restore(tmp_path / "b", lost.folder)
+    Path(lost.settings().data).write_bytes(rows)
+    assert 2 in done.given_up and any("Run 2 is declined" in sentence for sentence in done.sentences)
+    assert Runs(lost.folder).entry(2).state == "left"
+    for document in documents:  # the no comes late
+        Runs(other.folder).add(document)
+    assert Runs(other.folder).approve(2).state == "approved"
+    served.served([lost, other], lambda: Runs(other.folder).entry(2).state == "declined")
+    assert Runs(lost.folder).entry(2).state == "left"
+
+
+def test_a_run_is_declined_by_hand_where_the_key_came_back_later(tmp_path):
+    folders = Folders(tmp_path, ((0, 1),), features={"a": "continuous", "b": "continuous"})
+    lost = folders.network.homes["peer-1"]
+    folders.runs["peer-1"].propose()
+    back_up(lost, tmp_path / "b", with_key=False)
+    key = lost.key_path.read_bytes()
+    shutil.rmtree(lost.folder)
+    done = restore(tmp_path / "b", lost.folder)
+    assert any(f"run decline 2 --folder {lost.folder}" in sentence for sentence in done.sentences)
+    lost.key_path.write_bytes(key)
+    peerbayes("run", "decline", 2, "--folder", lost.folder, code=0)
+    folders.runs["peer-1"] = folders.book("peer-1")
+    folders.pass_on()
+    assert folders.states(2) == {"peer-1": "left", "peer-2": "declined"}
+
+
+def test_a_backup_that_is_not_there_is_a_mistake_of_who_asks(tmp_path):
+    told = peerbayes("peer", "restore", tmp_path / "nothing.backup", tmp_path / "new", code=2).stderr
+    assert f"there is no file {tmp_path / 'nothing.backup'}" in told and "Errno" not in told
+    assert not (tmp_path / "new").exists()
+    words = ("--passphrase-file", tmp_path / "no secret")
+    told = peerbayes("peer", "restore", tmp_path / "b", tmp_path / "new", *words, code=2).stderr
+    assert "no secret" in told and "Errno" not in told
 
 
 def test_rotated_logs_are_in_no_backup(folder, tmp_path):
@@ -640,7 +730,7 @@ def test_neighbours_tell_a_restored_peer_whether_its_run_goes_on(loopback, tmp_p
     rows = (home.folder / "rows.csv").read_bytes()
     shutil.rmtree(home.folder)
     done = peerbayes("peer", "restore", new, home.folder, code=0)
-    assert "The run goes on after round" in done.stdout and "peer-2, peer-3" in done.stdout
+    assert "Run 1 goes on after round" in done.stdout and "peer-2, peer-3" in done.stdout
     (home.folder / "rows.csv").write_bytes(rows)
     before = Stored_round(home)
     network.start("peer-1")
@@ -700,7 +790,9 @@ def test_commands_say_what_they_did(made, tmp_path):
     done = peerbayes("peer", "backup", made.home.folder, tmp_path / "b", "--without-key", code=0)
     assert "without its key" in done.stdout
     done = peerbayes("peer", "restore", tmp_path / "b", tmp_path / "new", "--offline", code=3)
-    assert "is given up (it is not known what was sent since)" in done.stdout
+    assert re.search(
+        r"Run 1 is given up after round \d+ \(it is not known what was sent since\)", done.stdout
+    )
     assert "Brought back: " in done.stdout and "The backup has no key" in done.stdout
     assert Path(tmp_path / "new" / "peer.toml").exists()
 
@@ -715,7 +807,7 @@ def test_a_full_disk_leaves_the_last_backup_and_no_half_restored_folder(made, tm
     script = f"""
         mount -t tmpfs -o size=128k none '{small}' || exit 77
         cp '{old}' '{small}/b'
-        {command} backup '{made.home.folder}' '{small}/b'; echo "backup ended with $?"
+        {command} backup '{made.home.folder}' '{small}/b' --overwrite; echo "backup ended with $?"
         cmp '{old}' '{small}/b' && echo "the last one is there"
         {command} restore '{made.late}' '{small}/new' --offline; echo "restore ended with $?"
         ls -A '{small}'

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import pty
 
 import numpy as np
 import pandas as pd
@@ -9,7 +11,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 pytest.importorskip("msgspec")
-from peerbayes.errors import NeedsPerson, PeerError, SourceError
+from peerbayes.errors import NeedsPerson, PeerbayesError, PeerError, SourceError
 from peerbayes.model.statistics import Statistics
 from peerbayes.peer import service
 from peerbayes.peer.erasing import FILE, erase, erasures
@@ -17,7 +19,7 @@ from peerbayes.peer.learning import kept_rows
 from peerbayes.peer.learning.held_out import KEY
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.models.history import History
-from shared.commands import peerbayes
+from shared.commands import peerbayes, peerbayes_process
 from shared.runs_of_folders import Folders, some_rows, terms_of
 from shared.same_rows import changed, of_rows
 from shared.served_sites import agreed_run, done
@@ -123,28 +125,99 @@ def test_the_command_says_what_is_left_and_what_it_cannot_undo(home):
     assert "1 rows of the data are equal to the 1 asked for" in flat and "Delete them there" in flat
     assert "What others hold" not in flat, "no run has begun: nobody holds anything"
     both = ("--where", "patient=105", "--where", "y=nothing")
-    assert (
-        json.loads(peerbayes("peer", "erase", home.folder, *both, "--format", "json", code=0).stdout)[
-            "in_data"
-        ]
-        == 1
-    )
+    told = json.loads(peerbayes("peer", "erase", home.folder, *both, "--format", "json", code=3).stdout)
+    assert (told["rows"], told["in_data"], told["unmatched"], told["known"]) == (1, 0, 1, 0)
     assert "which rows?" in peerbayes("peer", "erase", home.folder, code=2).stderr
     assert "COLUMN=VALUE" in peerbayes("peer", "erase", home.folder, "--where", "patient", code=2).stderr
 
 
-def test_what_others_hold_is_said_once_runs_were_done(home):
-    from peerbayes.peer.runs import Runs
+def test_a_request_counts_its_own_rows_and_those_of_no_other(home):
+    before = {"patient": [104, 117, 118]}
+    assert erase(home, pd.DataFrame(before)).in_data == 3
+    none = ("peer", "erase", home.folder, "--where", "patient=55555")
+    shown = peerbayes(*none, code=3).stdout
+    assert shown.startswith("No row of the data equals these; recorded for the future")
+    assert "Delete them there" not in shown and "No run that begins" not in shown
+    again = peerbayes(*none, code=0).stdout
+    assert again.startswith("Already erased, and recorded once: no row of the data equals the 1 asked for")
+    known = peerbayes("peer", "erase", home.folder, "--where", "patient=104", code=0).stdout
+    assert known.startswith(
+        "Already erased, and recorded once: 1 rows of the data are equal to the 1 asked for"
+    )
+    some = erase(home, pd.DataFrame({"patient": [104, 119, 120, 66666]})).found
+    assert (some.rows, some.in_data, some.unmatched, some.known) == (4, 3, 1, 1)
+    assert "Erased: 3 rows of the data are equal to the 4 asked for. 1 of those equal no row" in some.sentence
+    assert len(erasures(home.folder)) == 3 and len(rows_of(home)) == 35
+
+
+def test_a_value_that_many_rows_have_is_erased_only_if_that_is_meant(home):
+    """Without a terminal it is refused, on one it is asked; a list of as many rows says what it means."""
+    many = ("peer", "erase", home.folder, "--where", "y=yes")
+    count = int((written(home)["y"] == "yes").sum())
+    refused = peerbayes(*many, code=2).stderr
+    assert f"{count} of 40 rows" in refused and "--yes" in refused
+    for answer, code in ((b"n\n", 1), (b"y\n", 0)):
+        assert not (home.folder / FILE).exists(), "nothing was recorded before the answer"
+        terminal, here = pty.openpty()
+        os.write(terminal, answer)
+        asked = peerbayes_process(*many, code=code, stdin=here)
+        assert "Are all of them meant?" in asked.stderr
+        os.close(terminal)
+        os.close(here)
+    assert len(rows_of(home)) == 40 - count
+    (home.folder / FILE).unlink()
+    assert f"Erased: {count} rows" in peerbayes(*many, "--yes", code=0).stdout
+    (home.folder / FILE).unlink()
+    listed = home.folder.parent / "listed.csv"
+    written(home)[["patient"]].head(20).to_csv(listed, index=False)
+    assert "Erased: 20 rows" in peerbayes("peer", "erase", home.folder, "--rows", listed, code=0).stdout
+
+
+def test_a_column_that_the_data_lacks_is_a_mistake_of_who_asks(home):
+    assert "'nosuch'" in peerbayes("peer", "erase", home.folder, "--where", "nosuch=7", code=2).stderr
+    with pytest.raises(PeerbayesError, match="no column"):
+        erase(home, pd.DataFrame({"nosuch": [7]}))
+
+
+def two_rounds(home):
+    """A run of which others heard a round."""
     from peerbayes.peer.state.store import RoundRecord, Store
 
     with contextlib.closing(Store(home.state_path)) as store:
         store.add_round(RoundRecord(0, (np.zeros((2, 2)),), {}, (), ()))
         store.add_round(RoundRecord(1, (np.zeros((2, 2)),), {}, (), ()))
         store.identity()
+
+
+def test_who_heard_a_run_is_said_by_that_runs_members_also_if_they_were_revoked_since(tmp_path):
+    folders = Folders(tmp_path, **FEATURES)
+    home, runs = folders.network.homes["peer-2"], folders.runs["peer-2"]
+    two_rounds(home)
+    folders.network.founder.revoke("peer-3")
+    folders.adopt("peer-1", "peer-2")
+    runs.propose()
+    folders.pass_on("peer-1", "peer-2")
+    folders.runs["peer-1"].approve(2)
+    folders.pass_on("peer-1", "peer-2")
+    two_rounds(runs.prepare(runs.entry(2)))
+    text = " ".join(erase(home, written(home).head(1)).sentences)
+    assert "in run 1, peer-1, peer-3 (revoked since); in run 2, peer-1 heard statistics" in text
+    aside = service.set_aside(home.of_run(2))
+    assert aside is not None and runs.entry(2).round == 0
+    text = " ".join(erase(home, written(home).head(1)).sentences)
+    assert "; in run 2, peer-1 heard" in text, "a run that was left was heard as well"
+
+
+def test_what_others_hold_is_said_once_runs_were_done(home):
+    from peerbayes.peer.runs import Runs
+
+    two_rounds(home)
     assert Runs(home.folder).entry(1).round == 1
+    gone = " ".join(erase(home, pd.DataFrame({"patient": [7]})).sentences)
+    assert gone == "If the data had them before, what run 1 learned from them stays, here and at the others."
     text = " ".join(erase(home, pd.DataFrame({"patient": [104]})).sentences)
     assert "What others hold stays with them: in run 1, peer-2 heard" in text
-    assert "Run 1 had begun with them" in text and "peer leave" in text
+    assert "Run 1 had begun with them" in text and f"peer leave {home.folder} --run 1" in text
 
 
 def test_statistics_that_are_sums_are_exactly_those_without_the_rows(home, tmp_path):

@@ -3,7 +3,9 @@
 import contextlib
 import json
 import time
+from dataclasses import replace
 
+import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,6 +21,7 @@ from peerbayes.peer.status import member_status, status
 from peerbayes.report.dashboard.peer_folder import PeerFolder
 from shared.commands import HANG, peerbayes
 from shared.kinds_of_links import relay, stop_relay
+from shared.peers_in_memory import peers_of, shared_out
 
 # peer-1 listens, peer-2 dials out, peer-3 waits at a relay; peer-4 is not started, so that the others wait for it.
 LINKS = [(0, 1), (1, 2), (2, 3)]
@@ -111,6 +114,30 @@ def _shown_elsewhere(home, expected):
     assert exported == dict.fromkeys(expected.items(), 1.0)
     facts = PeerFolder(home.folder).look().facts
     assert {neighbour["name"]: neighbour["link"] for neighbour in facts["neighbours"]} == expected
+
+
+def test_nobody_asks_for_a_port_where_a_neighbour_came_in_or_none_is_needed(tmp_path, rng):
+    """In a later run of a site nobody may ever call this peer about that run alone."""
+    peers = peers_of(tmp_path, replace(TERMS, label="label"), nx.path_graph(5), shared_out(rng))
+    asked, kinds = [], dict.fromkeys(peers.names, "direct")
+    node = peers.node("p1", asked_elsewhere=lambda: bool(asked))
+    node.session.transport.kind_of = kinds.__getitem__
+    assert node.unreached() == ""  # it reaches nobody either
+    node.session.neighbour("p0").answered = True
+    assert "nobody has reached this peer at localhost:2" in node.unreached()
+    kinds["p2"] = "reversed"
+    assert node.unreached() == ""
+    kinds["p2"] = "none"
+    assert node.unreached() != ""
+    asked.append(1)
+    assert node.unreached() == ""
+    asked.clear()
+    first, own, *others = peers.roster.members
+    outbound = replace(own, address="outbound")
+    node.session.roster = replace(peers.roster, members=(first, outbound, *others))
+    assert node.unreached() == ""
+    node.store.close()
+    node.audit.close()
 
 
 def test_what_a_process_left_is_not_believed(network):

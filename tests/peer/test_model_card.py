@@ -125,6 +125,22 @@ def test_a_card_says_what_all_runs_over_the_rows_have_spent():
     assert "had spent" not in markdown(card(version("age")))
 
 
+def test_a_card_claims_no_test_at_a_site_without_held_out_rows():
+    made = version("age")
+    assert "Each site tested its own final model" in markdown(card(made))
+    sites = made.figures["sites"]["sites"]
+    sites[1] = {"name": "south", "shares": "no rows"}
+    text = markdown(card(made))
+    assert "Each site but south tested its own final model" in text and "This site had no" not in text
+    made.figures["held_out"] = 0
+    assert "This site had no held-out rows" in markdown(card(made))
+    sites[:] = [{"name": name, "shares": "no rows"} for name in ("north", "south")]
+    text = markdown(card(made))
+    assert "No site had held-out rows" in text and "tested its own final model" not in text
+    made.figures["held_out"] = 7
+    assert "This site had no" not in markdown(card(made))
+
+
 def test_a_card_of_terms_that_cannot_be_read_claims_no_default():
     assert "not readable, learned by strategy not readable" in markdown(card(version("a", terms="= no TOML")))
 

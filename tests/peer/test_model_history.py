@@ -71,6 +71,15 @@ def test_use_and_back_change_what_applications_read(tmp_path, models):
         history.back()
 
 
+def test_back_without_a_model_says_that_there_is_none(tmp_path, models):
+    with pytest.raises(ModelFileError, match=r"no model in .* yet, so none .*; a run that ends makes one"):
+        History(tmp_path).back()
+    history = history_of(tmp_path, models)
+    (tmp_path / MODEL).unlink()
+    with pytest.raises(ModelFileError, match=r"no model in .*; choose a version with `peerbayes model use`"):
+        history.back()
+
+
 def test_a_damaged_version_is_never_used(tmp_path, models):
     history = history_of(tmp_path, models)
     history.path(1).write_bytes(models[0][:-1])

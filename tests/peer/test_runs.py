@@ -1,5 +1,6 @@
 """Runs of one membership: who takes part, what is signed, and that all members come to the same state."""
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -11,14 +12,19 @@ import pytest
 
 pytest.importorskip("cryptography")
 pytest.importorskip("msgspec")
-from peerbayes.errors import ConfigurationError, IdentityError, TermsError
+from peerbayes.errors import BrokenRecord, ConfigurationError, IdentityError, PeerError, TermsError
 from peerbayes.peer.agreement.column_facts import Facts, canonical
 from peerbayes.peer.agreement.terms import Privacy, Robust
 from peerbayes.peer.identity.roster import Roster
+from peerbayes.peer.models.history import History
 from peerbayes.peer.runs import Runs
 from peerbayes.peer.runs.book import BEGINS, OF_ONE, OF_WINDOW, OPEN_OF_ONE, STANDING, NotYet
 from peerbayes.peer.runs.documents import LARGEST_DECISION, Decision, Proposal
+from peerbayes.peer.state.disk import lock
 from peerbayes.peer.state.folder import Home
+from peerbayes.peer.state.ledger import refuse_broken
+from peerbayes.peer.state.store import Store
+from peerbayes.peer.status import status, warnings_of
 from shared.commands import peerbayes
 from shared.runs_of_folders import Folders, terms_of
 
@@ -334,11 +340,94 @@ def test_nobody_decides_twice(tmp_path):
     folders = Folders(tmp_path)
     folders.runs["peer-1"].propose()
     folders.pass_on()
+    folders.runs["peer-2"].approve(2)
+    folders.pass_on()
     before = {path: path.read_bytes() for path in folders.runs["peer-1"].shared().values()}
-    for decide in (folders.runs["peer-1"].approve, folders.runs["peer-1"].decline):
-        with pytest.raises(IdentityError, match="nobody decides twice"):
+    leave = f"peerbayes peer leave {folders.network.homes['peer-2'].folder} --run 2"
+    for decide, says in (
+        (folders.runs["peer-1"].approve, "nobody decides twice"),
+        (folders.runs["peer-2"].approve, "nobody decides twice"),
+        (folders.runs["peer-2"].decline, leave),
+    ):
+        with pytest.raises(IdentityError, match=says):
             decide(2)
     assert before == {path: path.read_bytes() for path in folders.runs["peer-1"].shared().values()}
+
+
+def test_a_proposer_withdraws_what_is_still_open(tmp_path):
+    folders = Folders(tmp_path)
+    runs = folders.runs["peer-1"]
+    runs.propose()
+    folders.pass_on()
+    folders.runs["peer-2"].approve(2)
+    withdrawn = runs.decline(2, "the wrong columns")
+    assert withdrawn.state == "declined"
+    folders.pass_on()
+    says = "peer-1 took its approval back: the wrong columns"
+    assert {each.entry(2).sentence for each in folders.runs.values()} == {says}
+    assert set(folders.states(2).values()) == {"declined"}
+    with pytest.raises(IdentityError, match="has declined run 2 already"):
+        runs.decline(2)
+    runs.propose()
+    folders.pass_on()
+    for name in ("peer-2", "peer-3"):
+        folders.runs[name].approve(3)
+    folders.pass_on()
+    with pytest.raises(IdentityError, match="nobody decides twice"):
+        runs.decline(3)  # all have approved: it begins
+    assert set(folders.states(3).values()) == {"approved"}
+
+
+def test_a_finished_run_is_left_only_if_it_is_named(tmp_path):
+    folders = Folders(tmp_path)
+    home, runs = folders.network.homes["peer-1"], folders.runs["peer-1"]
+    verdict = {"good": True, "sentences": ["all rounds are done"]}
+    with contextlib.closing(Store(home.state_path)) as store:
+        store.identity()
+        store.keep("verdict", json.dumps(verdict))
+    assert runs.entry(1).state == "done"
+    refused = peerbayes("peer", "leave", home.folder, "--yes", code=2).stderr
+    assert "run 1 has ended" in refused and f"`peerbayes peer leave {home.folder} --run 1`" in refused
+    assert home.state_path.exists() and runs.entry(1).verdict == verdict
+    peerbayes("peer", "leave", home.folder, "--run", 1, "--yes", code=0)
+    assert not home.state_path.exists()
+
+
+def test_whoever_is_told_to_leave_a_run_is_told_which(tmp_path):
+    folders = Folders(tmp_path)
+    runs = folders.runs["peer-1"]
+    runs.propose()
+    folder, home = folders.network.homes["peer-1"].folder, folders.network.homes["peer-1"].of_run(2)
+    for broken, leave in (
+        (home, f"`peerbayes peer leave {folder} --run 2`"),
+        (folders.network.homes["peer-1"], f"`peerbayes peer leave {folder} --run 1`"),
+    ):
+        broken.audit_path.write_text("nothing that can be read\n")
+        with pytest.raises(BrokenRecord, match=leave):
+            refuse_broken(broken.state_path, broken.audit_path)
+        with contextlib.closing(Store(broken.state_path)) as store:
+            store.claim({"rows": ("these", "other rows")})
+            with pytest.raises(PeerError, match=leave):
+                store.claim({"rows": ("those", "other rows")})
+
+
+def test_a_run_that_was_given_up_here_is_left_whatever_is_decided_about_it(tmp_path):
+    """It is not begun here, and its approval can be taken back, so that nobody waits for it."""
+    folders = Folders(tmp_path)
+    runs = folders.runs["peer-1"]
+    runs.propose()
+    folders.pass_on()
+    folders.runs["peer-2"].approve(2)
+    runs.end(2, "left", "it was given up")
+    assert (runs.entry(2).state, runs.entry(2).is_complete) == ("left", False)
+    folders.pass_on()
+    folders.runs["peer-3"].approve(2)
+    folders.pass_on()
+    assert folders.states(2) == {"peer-1": "left", "peer-2": "approved", "peer-3": "approved"}
+    runs.decline(2, "its folder was brought back")
+    folders.pass_on()
+    assert folders.states(2) == {"peer-1": "left", "peer-2": "declined", "peer-3": "declined"}
+    assert not runs.take_back(2, "once is enough")
 
 
 # --- members that lie ------------------------------------------------------------------------------------------
@@ -790,6 +879,13 @@ def test_the_commands_propose_approve_decline_list_and_show(tmp_path):
         "Run 2 is approved here"
     )
     assert "nobody decides twice" in peerbayes("run", "approve", 2, "--folder", other, code=2).stderr
+    second = peerbayes("run", "propose", "--folder", home, code=0)
+    assert "run 2 is open as well, proposed by peer-1" in second.stderr
+    assert peerbayes("run", "decline", 3, "--folder", home, code=0).stdout.startswith(
+        "Run 3 is declined here: declined. peer-1 took its approval back"
+    )
+    assert not (folders.network.homes["peer-1"].folder / "runs/3/state.sqlite").exists()
+    shutil.rmtree(home / "runs/3")
     folders.pass_on()
     third = folders.network.homes["peer-3"].folder
     peerbayes("run", "decline", 2, "--folder", third, "--reason", "no", code=0)
@@ -802,6 +898,97 @@ def test_the_commands_propose_approve_decline_list_and_show(tmp_path):
     assert shown["agreement"] == terms_of(rounds=7).to_toml()
     assert "there is no run 5" in peerbayes("run", "show", 5, "--folder", third, code=2).stderr
     assert "peer request" in peerbayes("run", "list", "--folder", tmp_path, code=2).stderr
+
+
+def test_commands_say_what_differs_from_the_last_run_and_that_nobody_hears_of_it(tmp_path):
+    folders = Folders(tmp_path)
+    home = folders.network.homes["peer-1"]
+    agreement = tmp_path / "next.toml"
+    agreement.write_text(terms_of(rounds=7, evaluation="sites").to_toml())
+    told = peerbayes("run", "propose", "--folder", home.folder, "--terms", agreement, code=0).stdout
+    assert f"process is not running: start it with `peerbayes peer serve {home.folder}`" in " ".join(
+        told.split()
+    )
+    assert "passes it on" not in told and "has no hold_out" in told
+    shown = peerbayes("run", "show", 2, "--folder", home.folder, code=0).stdout
+    head, _, terms = shown.partition("# What the members of this network agreed on")
+    assert "differ from those of run 1" in head and "rounds: 12 against 7" in head and "rounds = 7" in terms
+    assert "evaluation: none against sites" in head and "strategy" not in head
+    plain = json.loads(
+        peerbayes("run", "show", 2, "--folder", home.folder, "--format", "json", code=0).stdout
+    )
+    assert plain["differences"] == ["rounds: 12 against 7", "evaluation: none against sites"]
+    assert "its terms" not in peerbayes("run", "show", 1, "--folder", home.folder, code=0).stdout
+    text = home.settings_path.read_text()
+    home.settings_path.write_text(f"hold_out = 0.2\n{text.replace('hold_out', '# hold_out')}")
+    home.of_run(2).records.joinpath("decisions").rename(tmp_path / "decisions")
+    with lock(home):
+        told = peerbayes("run", "approve", 2, "--folder", home.folder, code=0).stdout
+    assert "passes it on" in told and "is not running" not in told and "hold_out" not in told
+
+
+def test_the_terms_of_a_run_are_compared_with_those_of_the_last_that_all_approved(tmp_path):
+    folders = Folders(tmp_path)
+    runs = folders.runs["peer-1"]
+    assert runs.before(1) is None
+    runs.propose(terms_of(rounds=7).to_toml())
+    folders.pass_on()
+    folders.runs["peer-2"].decline(2)
+    folders.pass_on()
+    for number, rounds in ((3, 8), (4, 9)):
+        folders.now += 1.0
+        runs.propose(terms_of(rounds=rounds).to_toml())
+        folders.pass_on()
+        for name in ("peer-2", "peer-3"):
+            folders.runs[name].approve(number)
+        folders.pass_on()
+    assert [runs.before(number).number for number in (2, 3, 4)] == [1, 1, 3]
+
+
+def test_the_run_that_began_last_is_shown_unasked_and_no_later_model_beside_an_earlier_run(tmp_path):
+    folders = Folders(tmp_path)
+    runs, home = folders.runs["peer-1"], folders.network.homes["peer-1"]
+    runs.propose(terms_of(rounds=7).to_toml())
+    folders.pass_on()
+    for name in ("peer-2", "peer-3"):
+        folders.runs[name].approve(2)
+    folders.pass_on()
+    Store(home.state_path).close()
+    home.model_path.write_bytes(b"the model in use")
+    assert home.shown_run() == home and status(home)["model"] == str(home.model_path)  # run 2 has not begun
+    second = runs.prepare(runs.entry(2))
+    Store(second.state_path).close()
+    assert home.shown_run() == second and home.shown_run(1) == home and second.run_number == 2
+    said = json.loads(peerbayes("peer", "status", home.folder, "--format", "json", code=0).stdout)
+    assert (said["run"], said["rounds"], said["model"]) == (2, 7, None)
+    assert ", run 2: not running, round 0 of 7" in peerbayes("peer", "status", home.folder, code=0).stdout
+    first = json.loads(
+        peerbayes("peer", "status", home.folder, "--run", 1, "--format", "json", code=0).stdout
+    )
+    assert (first["run"], first["rounds"], first["model"]) == (1, 12, None)
+    facts = {"network": "net", "rounds": 12, "data": "d", "terms": "t"}
+    History(home.folder).record(run=home.load().roster.run, **facts)
+    assert status(home)["model"] == str(History(home.folder).path(1))
+    assert ", run 2: the data of all sites" in peerbayes("peer", "figures", home.folder, code=0).stdout
+    figures = json.loads(
+        peerbayes("peer", "figures", home.folder, "--run", 1, "--format", "json", code=0).stdout
+    )
+    assert figures["run"] == 1
+
+
+def test_status_and_check_warn_of_files_that_cannot_be_used_and_of_rows_that_nobody_is_tested_on(tmp_path):
+    folders = Folders(tmp_path, evaluation="sites")
+    home = folders.network.homes["peer-1"]
+    (untested,) = [text for text in warnings_of(home, home.load()) if "hold_out" in text]
+    assert "nothing will be known of the model's errors here" in untested
+    (home.folder / "consent.toml").write_text('label = "y"\n')
+    (home.folder / "schedule.toml").write_text('every = "now and then"\n')
+    home.settings_path.write_text(f'share_figures = "none"\n{home.settings_path.read_text()}')
+    found = json.loads(peerbayes("peer", "check", home.folder, "--format", "json").stdout)
+    told = [finding["told"] for finding in found if finding["what"] == "folder"]
+    assert any(text.startswith("consent.toml cannot be used: ") and "columns" in text for text in told), told
+    assert any(text.startswith("schedule.toml cannot be used: ") and "every" in text for text in told), told
+    assert not any("hold_out" in text for text in told)  # its owner shares nothing, on purpose
 
 
 def test_terms_that_could_not_run_are_not_proposed(tmp_path):

@@ -170,6 +170,9 @@ def test_sites_without_held_out_rows_or_that_share_nothing_are_in_the_table_with
     shares = {site["name"]: site["shares"] for site in found["sites"]}
     assert shares == {"p0": "no rows", "p1": "named", "p2": "none", "p3": "named", "p4": "named"}
     equal_to_pooled(found["all"], *pooled(peers, away, ["p1", "p3", "p4"]))
+    cards = {name: (tmp_path / name / "models/1/card.md").read_text() for name in peers.names}
+    assert [name for name, card in cards.items() if "This site had no held" in card] == ["p0"]
+    assert all("Each site but p0 tested its own final model" in card for card in cards.values())
 
 
 def test_two_sites_have_their_figures_and_no_auc_of_both(tmp_path, rng):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import threading
 
 import networkx as nx
@@ -13,9 +14,10 @@ from sklearn.datasets import load_digits
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.learning.verdict import ENDED_BADLY, MOST_APART, MOST_MOVED, Comparison, verdict
 from peerbayes.peer.state.store import Store
+from peerbayes.peer.status import Journal
 from shared.commands import HANG, peerbayes
 from shared.failing_hosts import Hosts, Tunnels
-from shared.peers_in_memory import Peers
+from shared.peers_in_memory import Peers, peers_of, shared_out
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -95,6 +97,37 @@ def test_nothing_is_held_against_a_run_that_nothing_is_known_of():
     unknown = judged(moved=None, disagreement=None, compared=None)
     assert unknown.good and unknown.converged is None
     assert unknown.joint_error is None and unknown.lone_error is None
+
+
+def test_a_run_that_all_stopped_within_their_tolerance_has_settled():
+    why = "all stopped after round 3 of at most 300, since no weight of it was to move by more than 1e-07"
+    for moved in (None, 2 * MOST_MOVED):  # it moved before the end
+        settled = judged(moved=moved, disagreement=None, settled=why)
+        assert settled.good and settled.converged is True
+        assert settled.sentences[0] == f"the model has settled: {why}"
+
+
+def test_a_short_run_that_stops_by_itself_has_settled_and_its_rounds_are_sums(tmp_path, rng, caplog):
+    """Too short for a model in its middle to compare with, and no neighbour's message is heard in it."""
+    terms = Terms("test", "label", strategy="tree-sum", rounds=300, tolerance=1e3)
+    peers = peers_of(tmp_path, terms, nx.path_graph(5), shared_out(rng))
+    asyncio.run(peers.all())
+    node, events = peers.nodes["p1"], peers.told["p1"]
+    rounds = node.session.round_index
+    settled = (
+        f"the model has settled: all stopped after round {rounds} of at most 300, "
+        "since no weight of it was to move by more than 1000"
+    )
+    assert rounds < 10 and node.verdict.moved is None
+    for name in peers.names:
+        assert peers.nodes[name].verdict.converged is True and settled in peers.nodes[name].verdict.sentences
+    caplog.set_level(logging.INFO, "peerbayes.peer")
+    for event, facts in events:
+        if event == "round":
+            Journal(None)(event, facts)
+    assert [text.split(" in ")[0] for text in caplog.messages] == [
+        f"round {number}/300: added up over all peers" for number in range(1, rounds + 1)
+    ]
 
 
 def test_a_joint_model_is_worse_only_beyond_chance():

@@ -204,3 +204,12 @@ def test_every_decision_is_in_the_index_under_its_title():
     for page in folder.glob("*.md"):
         title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         assert page.name == "index.md" or f"[{title}]({page.name})" in index, page.name
+
+
+def test_the_picture_of_a_study_is_of_the_code_beside_it():
+    pytest.importorskip("playwright")
+    import screenshots
+
+    [code] = [text for text in screenshots.python_blocks(ROOT / "README.md") if "pb.study(" in text]
+    assert screenshots.IN_README == "pb.study(" and '"curves.html"' in code
+    assert "README" in screenshots.of_study.__code__.co_names  # nothing else is drawn

@@ -22,6 +22,7 @@ from sklearn.datasets import load_iris
 
 from peerbayes import network, report
 from peerbayes.cli.report import runs_in
+from peerbayes.data.files import size
 from peerbayes.errors import DrawingFailed, PlotlyMissing
 from peerbayes.learning.metrics import Outcome
 from peerbayes.report import figures, page, style
@@ -29,7 +30,7 @@ from peerbayes.report.curves import MOST_CURVES, MOST_POINTS, drawn_peers
 from peerbayes.report.model_figures import Model, reliability
 from peerbayes.report.network_figure import positions
 from peerbayes.report.page import STATIC
-from peerbayes.report.style import distinct, gapped, label, packed, shown, size
+from peerbayes.report.style import distinct, gapped, label, packed, shown
 from peerbayes.simulation.result import Run
 from peerbayes.simulation.view import CURVES, View, spread
 from shared.browsing import NAMES

@@ -123,6 +123,35 @@ def test_what_sends_nothing_is_named_where_it_cannot_be_drawn():
     assert names == {"exact", "local (0 bytes)"}
 
 
+@pytest.mark.parametrize("log_x", [False, True])
+def test_what_sends_nothing_is_a_level_line_across_the_others(log_x):
+    rows = history(strategies=["exact", "local"], topologies=["tree"])
+    rows.loc[rows["strategy"] == "local", "bytes"] = 0.0
+    [exact, local] = lines(curves(rows, x="bytes", log_x=log_x))
+    assert (local.name, local.line.dash, local.mode) == (
+        "local (0 bytes)" if log_x else "local",
+        "longdashdot",
+        "lines",
+    )
+    assert list(local.x) == [min(exact.x), max(exact.x)] and min(local.x) > 0
+    at_the_end = rows[(rows["strategy"] == "local") & (rows["round"] == 4)]["test_error"].mean()
+    np.testing.assert_allclose(local.y, at_the_end, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "from_zero"), [(0.1, 0.9, True), (0.9, 0.95, False), (-0.2, 0.9, False)]
+)
+def test_an_axis_shows_what_is_drawn_and_begins_at_zero_where_that_is_near(least, most, from_zero):
+    rows = history(strategies=["exact"], seeds=[0])
+    rows["test_error"] = np.where(rows["round"] == 1, most, least)
+    axis = curves(rows).layout.yaxis
+    assert (axis.rangemode == "tozero") is from_zero
+    assert from_zero or (
+        axis.range[0] < least and most < axis.range[1] and np.ptp(axis.range) < 1.2 * (most - least)
+    )
+    assert curves(rows[rows["test_error"] > 0], log_y=True).layout.yaxis.range is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -65,6 +65,13 @@ def _some(values, indices, instead):
     return changed
 
 
+def _twice(frame: pd.DataFrame) -> pd.DataFrame:
+    half = frame.assign(dose=np.random.default_rng(3).normal(25, 3, ROWS).round(2))[["dose", *frame]].iloc[
+        ::2
+    ]
+    return pd.concat([half, half])
+
+
 def messy_tables() -> dict[str, Messy]:
     """Return all messy tables by what is wrong with them."""
     rng, frame = np.random.default_rng(1), clean()
@@ -100,6 +107,9 @@ def messy_tables() -> dict[str, Messy]:
         ),
         "free text": Messy("free-text", "remark", _with(remark=remarks)),
         "dates": Messy("date", "admitted", _with(admitted=days.strftime("%Y-%m-%d"))),
+        "dates as whole numbers": Messy(
+            "date", "admitted", _with(admitted=days.strftime("%Y%m%d").astype(int))
+        ),
         "dates of another form": Messy("date", "admitted", _with(admitted=days.strftime("%d.%m.%Y"))),
         "a constant column": Messy("constant", "country", _with(country="X")),
         "an empty column": Messy("empty", "notes", _with(notes=None)),
@@ -146,6 +156,17 @@ def messy_tables() -> dict[str, Messy]:
             "height",
             _with(height=np.where(np.arange(ROWS) % 60 == 7, 1.78, rng.normal(175, 8, ROWS).round(1))),
         ),
+        "another unit of a tenth": Messy(
+            "another-unit",
+            "height",
+            _with(height=np.where(np.arange(ROWS) % 10 == 7, 1000, 1) * rng.normal(175, 8, ROWS).round(1)),
+        ),
+        "another unit of two fifths": Messy(
+            "another-unit",
+            "height",
+            _with(height=np.where(np.arange(ROWS) % 5 < 2, 0.01, 1) * rng.normal(175, 8, ROWS).round(1)),
+        ),
+        "rows twice": Messy("repeated-rows", None, _csv(_twice(frame))),
         "a formula as a name": Messy(
             "hostile-name", "=1+2", _with(**{"=1+2": rng.normal(size=ROWS).round(3)})
         ),

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 import peerbayes as pb
 from peerbayes import network
 from peerbayes.learning.local_rows import LocalRows
-from peerbayes.learning.softmax import LOWEST_EIGENVALUE, Softmax, SoftmaxState, preconditioner
+from peerbayes.learning.softmax import LOWEST_EIGENVALUE, Softmax, SoftmaxState, preconditioner, scale_of
 from peerbayes.model import core
 from peerbayes.model.families import NaiveBayes, Rows
 from peerbayes.simulation import baselines
@@ -54,6 +54,19 @@ def test_exact_diffusion_converges_to_the_softmax_regression_of_scikit_learn(by_
     uncorrected = diffused(held, Softmax(scale, 0.5, 0.4, corrected=False), 2500)
     biased = [np.abs(core.posterior(features, weights) - expected).max() for weights in uncorrected]
     assert min(biased) > 0.01  # without the correction peers stay apart
+
+
+@pytest.mark.parametrize("by_class", [False, True])
+def test_exact_diffusion_with_a_penalty_converges_to_that_of_scikit_learn(by_class):
+    """λ/2 of each row for the squared weights of features in standard units; a constant feature has no penalty."""
+    held = peers_of(by_class=by_class)
+    features = held.features_of(slice(None))
+    units = features / np.where(features.std(axis=0) > 0, features.std(axis=0), np.inf)
+    model = LogisticRegression(C=1 / (0.05 * len(features)), tol=1e-10, max_iter=10_000)
+    expected = model.fit(units, held.labels).predict_proba(units)
+    scale, penalty = scale_of(features, SIZES.size, penalty=0.05)
+    for weights in diffused(held, Softmax(scale, 0.5, 0.4, penalty=penalty), 1000):
+        np.testing.assert_allclose(core.posterior(features, weights), expected, atol=1e-6)
 
 
 def test_a_peer_that_is_its_own_network_takes_newton_like_steps_of_pooled_rows():
@@ -108,16 +121,31 @@ def test_weights_of_rows_count_in_the_preconditioner():
     weights = np.ones(len(features))
     weights[:9] = 2.0
     np.testing.assert_allclose(preconditioner(features, 4, weights), repeated, rtol=1e-10)
+    repeated = scale_of(np.concatenate([features, features[:9]]), 4, penalty=0.3)
+    for found, expected in zip(scale_of(features, 4, weights, 0.3), repeated, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_federated_averaging_with_one_local_step_is_gradient_descent_on_pooled_rows():
+def test_steps_are_those_of_newton_for_the_penalty_too():
+    """Half of P is at most the inverse of the Hessian, ½ΦᵀΦ + the penalty: steps below 2 do not overshoot."""
+    features = peers_of().features_of(slice(None))
+    scale, penalty = scale_of(features, 4, penalty=0.3)
+    variance = np.var(features, axis=0)
+    np.testing.assert_allclose(penalty, len(features) / 4 * 0.3 * variance, atol=1e-12)
+    hessian = features.T @ features / 2 / 4 + np.diag(penalty)
+    assert 0.9 < np.linalg.eigvals(scale @ hessian).real.max() <= 1.0
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.2])
+def test_federated_averaging_with_one_local_step_is_gradient_descent_on_pooled_rows(penalty):
     held = peers_of(by_class=True)
     features, labels = held.features_of(slice(None)), core.one_hot(held.labels, CLASSES)
-    scale = preconditioner(features, SIZES.size)
+    scale = scale_of(features, SIZES.size, penalty=penalty)
     weights = np.zeros((CLASSES, FAMILY.size))
     velocity = weights
     for _ in range(7):
-        velocity = 0.3 * velocity + 0.8 * core.residual(features, labels, weights) @ scale / SIZES.size
+        gradient = core.residual(features, labels, weights) - SIZES.size * scale.penalty * weights
+        velocity = 0.3 * velocity + 0.8 * gradient @ scale.preconditioner / SIZES.size
         weights = weights + velocity
     learned = baselines.federated_averaging(7, 1)(held, 0.8, 0.3, scale)
     np.testing.assert_allclose(learned, weights[None], atol=1e-12)
@@ -126,7 +154,7 @@ def test_federated_averaging_with_one_local_step_is_gradient_descent_on_pooled_r
 def test_federated_averaging_weighs_what_peers_learn_in_several_steps_by_their_rows():
     held = peers_of(by_class=True)
     features, labels = held.features_of(slice(None)), core.one_hot(held.labels, CLASSES)
-    scale = preconditioner(features, SIZES.size)
+    scale = scale_of(features, SIZES.size)
     weights = np.zeros((CLASSES, FAMILY.size))
     for _ in range(3):
         total = 0.0
@@ -134,7 +162,7 @@ def test_federated_averaging_weighs_what_peers_learn_in_several_steps_by_their_r
             local = weights
             for _ in range(4):  # steps by the mean over the peer's own rows
                 mean = core.residual(features[mine], labels[mine], local) / (mine.stop - mine.start)
-                local = local + 0.5 * mean @ scale * SIZES.sum() / SIZES.size
+                local = local + 0.5 * mean @ scale.preconditioner * SIZES.sum() / SIZES.size
             total = total + (mine.stop - mine.start) * local
         weights = total / SIZES.sum()
     np.testing.assert_allclose(
@@ -159,7 +187,7 @@ def test_a_vote_is_the_mean_of_the_posteriors_of_peers_and_the_mean_of_weights_t
     )
 
 
-# --- the choice of steps
+# --- the choice of penalties and steps
 
 
 def test_a_fifth_of_the_rows_of_each_peer_is_held_back_in_trials():
@@ -182,24 +210,34 @@ def test_the_loss_of_a_model_is_its_mean_log_loss_and_infinite_where_it_diverged
     assert baselines.loss(features, held.labels, weights) == np.inf
 
 
-def test_the_choice_is_the_trial_with_the_lowest_loss_on_rows_that_were_held_back():
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_the_choice_is_the_trial_with_the_lowest_loss_on_rows_that_were_held_back(in_turn, monkeypatch):
+    """The penalty with the usual step size and momentum, then these with that penalty."""
     held = peers_of()
-    kept, held_back = baselines.split(held)
+    monkeypatch.setattr(baselines, "FEW", held.labels.size - (not in_turn))
     features = held.features_of(slice(None))
-    scale = preconditioner(features[~held_back], SIZES.size)
     learn = baselines.federated_averaging(6, 1)
-    grid = baselines.Grid((0.01, 0.5, 1.0), (0.0, 0.9))
+    grid = baselines.Grid((0.01, 0.5, 1.0), (0.0, 0.9), (1.0, 0.0), (0.0, 0.03, 3.0))
+
+    def trial(step, momentum, penalty):
+        losses = []
+        for first in range(5) if in_turn else [4]:
+            kept, held_back = baselines.split(held, first)
+            scale = scale_of(features[~held_back], SIZES.size, penalty=penalty)
+            weights = learn(kept, step, momentum, scale)
+            losses.append(baselines.loss(features[held_back], held.labels[held_back], weights))
+        return np.mean(losses)
+
+    penalty = min(grid.penalties, key=lambda value: trial(1.0, 0.0, value))
     losses = {
-        (step, momentum): baselines.loss(
-            features[held_back], held.labels[held_back], learn(kept, step, momentum, scale)
-        )
-        for step in grid.steps
-        for momentum in grid.momenta
+        (step, momentum): trial(step, momentum, penalty) for step in grid.steps for momentum in grid.momenta
     }
     learned = baselines.best(held, grid, learn)
+    assert learned.penalty == penalty == 0.03
     assert (learned.step_size, learned.momentum) == min(losses, key=losses.get)
     assert learned.trial_loss == pytest.approx(min(losses.values()), rel=1e-12)
-    again = learn(held, learned.step_size, learned.momentum, preconditioner(features, SIZES.size))
+    scale = scale_of(features, SIZES.size, penalty=penalty)
+    again = learn(held, learned.step_size, learned.momentum, scale)
     np.testing.assert_array_equal(learned.weights, again)  # from all rows
 
 
@@ -207,7 +245,7 @@ def test_the_choice_is_the_trial_with_the_lowest_loss_on_rows_that_were_held_bac
 def test_no_choice_diverges(scale):
     """Steps of a million times the usual one diverge; none of them is chosen, and nothing is lost by learning."""
     held = peers_of(by_class=True)
-    grid = baselines.Grid((0.5 * scale, 4.0 * scale), (0.5, 0.99))
+    grid = baselines.Grid((0.5 * scale, 4.0 * scale), (0.5, 0.99), (scale, 0.5))
 
     def learn(rows, *setting):
         return np.concatenate([baselines.federated_averaging(40, 4)(rows, *setting)] * 2)
@@ -226,7 +264,7 @@ def test_a_choice_that_diverges_only_on_all_rows_is_left_out():
         weights = baselines.federated_averaging(2, 1)(rows, 0.05, 0.0, scale)
         return weights * (np.nan if diverges else step_size)
 
-    fragile, grid = False, baselines.Grid((1.0, 2.0), (0.0,))
+    fragile, grid = False, baselines.Grid((1.0, 2.0), (0.0,), (1.0, 0.0))
     assert baselines.best(held, grid, learn).step_size == 2.0
     fragile = True
     assert baselines.best(held, grid, learn).step_size == 1.0
@@ -241,16 +279,19 @@ def test_without_enough_rows_to_hold_back_training_rows_decide():
 
 
 @pytest.mark.parametrize("corrected", [True, False])
-def test_softmax_regression_over_a_network_equals_a_simulation_of_its_strategy(corrected):
+def test_softmax_regression_over_a_network_equals_a_simulation_of_its_strategy(corrected, monkeypatch):
     """The baseline runs as any strategy of the user's own does, with the same numbers."""
     rng = np.random.default_rng(3)
     y = rng.integers(0, 2, 80)
     X = rng.normal(size=(80, 2)) + y[:, None]
     settings = {"peers": 4, "rows_per_peer": 15, "rounds": 10, "seed": 5, "references": False}
     peers = Population.of(SimulationSettings(settings), X, y)
+    name = "CORRECTED" if corrected else "UNCORRECTED"
+    monkeypatch.setattr(baselines, name, getattr(baselines, name)._replace(penalties=(0.02,)))
     learned = baselines.softmax(peers.held, peers.network, 10, corrected)
-    scale = preconditioner(peers.held.features_of(slice(None)), 4)
-    strategy = Softmax(scale, learned.step_size, learned.momentum, corrected)
+    scale, penalty = scale_of(peers.held.features_of(slice(None)), 4, penalty=learned.penalty)
+    strategy = Softmax(scale, learned.step_size, learned.momentum, corrected, penalty)
+    assert learned.penalty == 0.02
     run = pb.simulate(X, y, strategy=strategy, **settings)
     np.testing.assert_allclose(run.stats, learned.weights, atol=1e-12)
     assert run.of_weights and run.configuration["strategy"] == strategy.name

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import peerbayes as pb
-from peerbayes.errors import PartitionError, SchemaError
+from peerbayes.errors import DataWarning, PartitionError, SchemaError
 from peerbayes.simulation.sharded import simulate_shards
 
 QUICK = {"rounds": 2, "references": False}
@@ -101,6 +101,22 @@ def test_owners_are_as_a_list_of_their_rows(library):
         np.array_equal(run.stats, listed.stats)
         and run.summary()["test_error"] == listed.summary()["test_error"]
     )
+
+
+def test_peers_with_one_row_are_warned_of_with_the_number_of_values():
+    X, y = table()
+    number = X["age"].nunique()
+    said = (
+        rf"column 'age' has {number} different values, each a peer, and {number} of them are in one row only"
+    )
+    with pytest.warns(DataWarning, match=said) as caught:
+        pb.simulate(X, y, partition="column:age", test=(X, y), **QUICK)
+    assert {each.filename for each in caught if issubclass(each.category, DataWarning)} == {__file__}
+    with pytest.warns(DataWarning, match=said):
+        simulate_shards(X, y, partition="column:age", test=(X, y), rounds=2, strategy="crc")
+    X.loc[5, "hospital"] = "small"
+    with pytest.warns(DataWarning, match="has 4 different values, each a peer, and 1 of them is in"):
+        pb.simulate(X, y, partition="column:hospital", test=(X, y), topology="chain", **QUICK)
 
 
 def test_rows_without_an_owner_are_test_rows():

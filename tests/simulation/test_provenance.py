@@ -18,6 +18,7 @@ from peerbayes.data.digest import table_digest
 from peerbayes.errors import AlreadyThere, ConfigurationError, DataChanged, ModelFileError
 from peerbayes.report import provenance_card
 from peerbayes.simulation import config, provenance
+from peerbayes.simulation.records import COLUMNS
 from peerbayes.simulation.result import RUN_FILE
 from shared.own_strategy import Momentum
 
@@ -254,7 +255,9 @@ def test_load_opens_runs_and_models_and_names_what_else_there_is(run, tmp_path):
     (tmp_path / "rows.csv").write_text("a,b\n")
     with pytest.raises(ModelFileError, match="is not from peerbayes"):
         pb.load(tmp_path / "rows.csv")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(
+        FileNotFoundError, match=r"nothing does not exist; expected the path of a model, or of the"
+    ):
         pb.load(tmp_path / "nothing")
     with pytest.raises(TypeError, match="path is 3"):
         pb.load(3)
@@ -317,6 +320,19 @@ def test_a_run_shows_itself_in_a_few_lines(run):
         and len(repr(run.statistics(0))) < 300
         and "array" not in repr(run.statistics(0))
     )
+
+
+@pytest.mark.parametrize(("sent", "shown"), [(0, "0 B"), (3226, "3.23 kB"), (12_345_678, "12.3 MB")])
+def test_what_was_sent_has_a_unit_that_fits(run, sent, shown):
+    records = run.records.copy()
+    records[:, COLUMNS.index("bytes")] = sent
+    assert f"{shown} by each peer" in repr(replace(run, records=records))
+
+
+def test_runs_are_equal_only_to_themselves(run, tmp_path):
+    run.save(tmp_path / "run")
+    loaded = pb.load(tmp_path / "run")
+    assert run == run and run != loaded and loaded.digest == run.digest and len({run, loaded}) == 2
 
 
 def test_without_test_rows_a_run_shows_training_errors():

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import warnings
 from pathlib import Path
 
@@ -191,6 +192,23 @@ def test_scorers_of_scikit_learn_and_of_the_user_get_every_learners_predictions(
 
 
 # --- the baselines
+
+
+@pytest.mark.parametrize("name", ["average_precision", "precision"])
+def test_a_scorer_that_needs_the_positive_class_says_how_to_name_it(name):
+    X, y = load_breast_cancer(return_X_y=True)
+    text = np.array(["ill", "well"])[y]
+    run = pb.simulate(X, text, **SMALL, references=False, metrics=[name])
+    said = run.missing[f"test_{name}"]
+    assert f"the scorer {name} does not know which class is positive, 'ill' or 'well'" in said
+    advised = re.search(r"pass metrics=(\{.*\}), with make_scorer of sklearn.metrics$", said)[1]
+    named = {"make_scorer": sk.make_scorer, f"{name}_score": getattr(sk, f"{name}_score")}
+    advice = eval(advised, named)  # what the sentence says is what helps
+    figures = [
+        pb.simulate(X, labels, **SMALL, references=False, metrics=metrics).summary()[f"test_{name}"]
+        for labels, metrics in ((text, advice), (y, [name]))
+    ]
+    assert figures[0] == pytest.approx(figures[1]) and 0 < figures[0] <= 1
 
 
 def test_baselines_are_those_of_the_published_comparison(monkeypatch):

@@ -11,6 +11,7 @@ from importlib import import_module, metadata
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from typer.core import TyperGroup
 
 from peerbayes.cli import exit_on_error
@@ -68,7 +69,18 @@ class Commands(TyperGroup):
             target.command(cmd_name)(function)
         command = typer.main.get_command(target)
         command.name = cmd_name
+        if not ctx.resilient_parsing:  # by which the reference reads help as it is written
+            _escape_help(command)
         return command
+
+
+def _escape_help(command: Any) -> None:
+    """Let the help of a command, and of those below it, show brackets as they are: rich takes [data] for markup."""
+    for part in (command, *command.params):
+        if help_text := getattr(part, "help", None):
+            part.help = escape(help_text)
+    for below in getattr(command, "commands", {}).values():
+        _escape_help(below)
 
 
 app = typer.Typer(

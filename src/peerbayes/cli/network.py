@@ -71,7 +71,7 @@ def _terms_lines(terms: Terms) -> Iterator[str]:
         )
         yield f"  figures    of all sites' tables before the first round: {consequence}"
     if terms.evaluation != "none":
-        yield "  evaluation the errors of every site on its held-out rows, after the last round"
+        yield "  evaluation the errors of every site on its held-out rows (hold_out in peer.toml), after the last round"
     items = []
     if promise is not None:
         items.append(f"epsilon {promise.epsilon:g} with delta {promise.delta:g}")
@@ -177,7 +177,13 @@ def new(
 def invite(
     name: Annotated[str, argument("The peer's name, as in its request.")],
     request: Annotated[Path, option("The peer.csr that the peer sent.")],
-    address: Annotated[str, option("host:port at which its neighbours reach it.")],
+    address: Annotated[
+        str,
+        option(
+            "host:port at which its neighbours reach it, relay://host:port of the relay where it waits, or outbound, "
+            "if nobody can reach it."
+        ),
+    ],
     links: Annotated[
         str | None,
         option(

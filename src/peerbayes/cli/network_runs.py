@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,15 +46,23 @@ def propose(
     """Propose the next run to all members, and approve it in this peer's name."""
     from peerbayes.data.files import text_of
 
-    entry = _runs(folder).propose(None if terms is None else text_of(terms), warm, days)
-    _print_decided(entry, form, "is proposed, and approved here")
+    runs, text = _runs(folder), None if terms is None else text_of(terms)
+    for other in runs.entries():
+        if other.state == "proposed" and other.proposal is not None:
+            print(
+                f"Note: run {other.number} is open as well, proposed by {other.proposal.member}; its proposer "
+                f"withdraws it with `peerbayes run decline {other.number}`",
+                file=sys.stderr,
+            )
+    entry = runs.propose(text, warm, days)
+    _print_decided(folder, entry, form, "is proposed, and approved here")
 
 
 @app.command()
 @parts_needed()
 def approve(number: Number, folder: Folder = Path(), proposal: Said = None, form: Format = "table") -> None:
     """Approve a run, whose terms `show` prints; that cannot be taken back."""
-    _print_decided(_runs(folder).approve(number, proposal=proposal), form, "is approved here")
+    _print_decided(folder, _runs(folder).approve(number, proposal=proposal), form, "is approved here")
 
 
 @app.command()
@@ -65,8 +74,8 @@ def decline(
     proposal: Said = None,
     form: Format = "table",
 ) -> None:
-    """Decline a run, which ends its proposal for all members."""
-    _print_decided(_runs(folder).decline(number, reason, proposal), form, "is declined here")
+    """Decline a run, which ends its proposal for all members. Its proposer withdraws it so, as long as it is open."""
+    _print_decided(folder, _runs(folder).decline(number, reason, proposal), form, "is declined here")
 
 
 @app.command("list")
@@ -101,9 +110,16 @@ def show(number: Number, folder: Folder = Path(), form: Format = "table") -> Non
     own = runs.home.settings().name
     open_here = entry.state == "proposed" and own in entry.waiting
     obstacles = runs.obstacles(entry) if open_here else []
+    before, differences = runs.before(number), None
+    if before is not None and before.terms is not None and entry.terms is not None:
+        differences = before.terms.differences(entry.terms)
     if form == "json":
         text = None if entry.proposal is None else entry.proposal.terms
-        print(as_json({**entry.to_plain(), "obstacles": obstacles, "agreement": text}))
+        print(
+            as_json(
+                {**entry.to_plain(), "obstacles": obstacles, "differences": differences, "agreement": text}
+            )
+        )
         return
     print_text(f"run {number}: {entry.state}. {entry.sentence}")
     if (proposal := entry.proposal) is not None:
@@ -129,10 +145,22 @@ def show(number: Number, folder: Folder = Path(), form: Format = "table") -> Non
     if open_here:
         said = f" --proposal {entry.proposal.digest:.16}" if entry.proposal is not None else ""
         print_text(f"Next: read the terms, then `peerbayes run approve {number}{said}` or `decline`")
+    if before is not None and differences is not None:
+        print_text(
+            f"its terms differ from those of run {before.number}, which come first:"
+            if differences
+            else f"its terms are those of run {before.number}:"
+        )
+        for difference in differences:
+            print_text(f"  {difference}")
+        print_text()
     if entry.terms is not None:
         print_text(entry.terms.to_toml())
     elif proposal is not None:
         print_text(proposal.terms)
+
+
+GOES_ON = ("proposed", "approved")  # states of a run that may still begin
 
 
 def _runs(folder: Path) -> Runs:
@@ -141,12 +169,24 @@ def _runs(folder: Path) -> Runs:
     return Runs(folder)
 
 
-def _print_decided(entry: RunEntry, form: str, what: str) -> None:
+def _print_decided(folder: Path, entry: RunEntry, form: str, what: str) -> None:
+    from peerbayes.peer.state.disk import running
+    from peerbayes.peer.state.folder import Home
+    from peerbayes.peer.status import untested
+
     if form == "json":
         print(as_json(entry.to_plain()))
         return
     print_text(f"Run {entry.number} {what}: {entry.state}. {entry.sentence}")
-    if entry.state == "proposed":
+    home = Home(folder)
+    for warning in untested(home, entry.terms) if entry.terms is not None and entry.state in GOES_ON else ():
+        print_text(f"warning: {warning}")
+    if not running(home):
+        print_text(
+            f"The site's process is not running: start it with `peerbayes peer serve {folder}`, so that the other "
+            "members hear of this."
+        )
+    elif entry.state == "proposed":
         print_text("The site's process (`peerbayes peer serve`) passes it on to the other members.")
 
 

@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from peerbayes.cli import Format, Overwrite, argument, console, option, print_table, print_text, with_options
-from peerbayes.data.files import printable
+from peerbayes.data.files import printable, text_of
 from peerbayes.errors import parts_needed
 
 # Exit codes: 0 success, 1 failure, 2 a person is needed, 3 the run finished with problems, 130 interrupted.
@@ -49,6 +49,10 @@ app = typer.Typer(
 )
 
 Folder = Annotated[Path, argument("The peer's folder.")]
+LastRun = Annotated[
+    int | None,
+    option("The number of the run, from `peerbayes run list`; default: the last that has begun.", min=1),
+]
 
 
 def request(
@@ -81,8 +85,10 @@ def join(
     ] = None,
 ) -> None:
     """Join a network with the founder's invitation, or update the roster or the certificate."""
+    from peerbayes.peer.agreement.terms import Terms
     from peerbayes.peer.identity.keys import expiry, fingerprint
     from peerbayes.peer.state.folder import Home
+    from peerbayes.peer.status import untested
 
     home = Home(folder)
     beside = roster_beside or file.with_name("roster.json")
@@ -101,8 +107,11 @@ def join(
         print(
             f"Note: neighbours will connect to {expected}, but {home.settings_path} says {settings.address}"
         )
+    for warning in untested(home, Terms.read(home.agreement_path)):
+        print(f"Warning: {warning}")
     print(
-        f"Next: read {home.agreement_path}, then `peerbayes peer check {folder}` and `peerbayes peer run {folder}`"
+        f"Next: read {home.agreement_path}, then `peerbayes peer check {folder}`, and then\n"
+        f"`peerbayes peer serve {folder}` for all runs of the network, or `peerbayes peer run {folder}` for its first"
     )
 
 
@@ -257,14 +266,14 @@ def serve(
 def status(
     folder: Folder = Path(),
     form: Format = "table",
-    run: Annotated[int, option("The number of the run, from `peerbayes run list`.", min=1)] = 1,
+    run: LastRun = None,
 ) -> None:
     """Show the progress of the peer, the state of its neighbours, what it refused and what it sent."""
     from peerbayes.peer.learning.held_out import error_text
     from peerbayes.peer.state.folder import Home
     from peerbayes.peer.status import status as status_of
 
-    peer_status = status_of(Home(folder).of_run(run))
+    peer_status = status_of(Home(folder).shown_run(run))
     if form == "json":
         print(json.dumps(peer_status, indent=2))
     else:
@@ -278,8 +287,9 @@ def _print_status(peer: dict[str, Any], describe: Callable[[dict[str, Any], bool
     from peerbayes.peer.status import waiting_text, waits_text
 
     sent, private, evaluated = peer["sent"], peer["privacy"], peer["judged"]
+    which = "" if peer["run"] == 1 else f", run {peer['run']}"
     console.print(
-        f"{peer['name']} in {peer['network']}: {_state_text(peer)}, round {peer['round']} of {peer['rounds']}"
+        f"{peer['name']} in {peer['network']}{which}: {_state_text(peer)}, round {peer['round']} of {peer['rounds']}"
     )
     if peer["family_choice"] and not peer["verdict"]:  # later it is one of its sentences
         print_text(f"family chosen, {peer['family_choice']['reason']}")
@@ -296,7 +306,7 @@ def _print_status(peer: dict[str, Any], describe: Callable[[dict[str, Any], bool
     for waiting in peer["waiting"]:
         print_text(waiting_text(waiting))
     if peer["figures"] or peer["sites"]:
-        print_text("figures of all sites: `peerbayes peer figures`")
+        print_text(f"figures of all sites: `peerbayes peer figures --run {peer['run']}`")
     if text := waits_text(peer["waits"]):
         print_text(text)
     for warning in peer["warnings"]:
@@ -338,7 +348,7 @@ def _state_text(peer_status: dict[str, Any]) -> str:
 def figures(
     folder: Folder = Path(),
     form: Format = "table",
-    run: Annotated[int, option("The number of the run, from `peerbayes run list`.", min=1)] = 1,
+    run: LastRun = None,
 ) -> None:
     """Show the figures of all sites: their data before a run, this one's beside them, and errors by site after it.
 
@@ -349,7 +359,7 @@ def figures(
     from peerbayes.peer.state.folder import Home
     from peerbayes.peer.status import figures_of, findings_in
 
-    report = figures_of(Home(folder).of_run(run))
+    report = figures_of(Home(folder).shown_run(run))
     if form == "json":
         print(json.dumps(report, indent=2))
     else:
@@ -420,19 +430,21 @@ Passphrase = Annotated[
 def backup(
     folder: Folder,
     file: Annotated[
-        Path, argument("The file to write; one of that name is replaced once the new one is whole.")
+        Path,
+        argument("The file to write; an earlier backup of this peer is replaced once the new one is whole."),
     ],
     without_key: Annotated[
         bool, option("Leave out peer.key, for a backup that others may see.", "--without-key")
     ] = False,
     passphrase_file: Passphrase = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a backup of a peer's folder into one file, also while the peer runs. Rows are not in it."""
     from peerbayes.peer.state.backup import back_up
     from peerbayes.peer.state.folder import Home
 
     os.umask(0o077)
-    manifest = back_up(Home(folder), file, not without_key, _passphrase(passphrase_file))
+    manifest = back_up(Home(folder), file, not without_key, _passphrase(passphrase_file), overwrite)
     size = sum(size for size, _ in manifest.files.values())
     secret = "with its key: keep it as safe as the key itself" if manifest.with_key else "without its key"
     if passphrase_file is not None:
@@ -453,7 +465,7 @@ def restore(
 ) -> None:
     """Restore a backup. What is intact stays, and the ledger keeps all; a run goes on only if nothing was sent since.
 
-    Exit codes: 0 restored; 1 failed; 3 restored, and a run was given up.
+    Exit codes: 0 restored; 1 failed; 2 there is no such backup; 3 restored, and a run was given up.
     """
     from peerbayes.peer.restoring import ask_neighbours
     from peerbayes.peer.restoring import restore as restored
@@ -480,12 +492,17 @@ def erase(
         list[str] | None,
         option("COLUMN=VALUE of the rows; given several times, all must hold.", "--where"),
     ] = None,
+    yes: Annotated[
+        bool,
+        option("Do not ask for confirmation where few rows name a large share of the data.", "--yes"),
+    ] = False,
     form: Format = "table",
 ) -> None:
     """Erase rows, here and in folders of the same rows: no later run learns from them. It says what this cannot undo.
 
-    Works while the peer runs. The rows are recorded by keyed digests in erasures.jsonl, never by their values. Exit
-    codes: 0 recorded; 2 an invalid request: no such column, or a record that was changed.
+    Works while the peer runs. The rows are recorded by keyed digests in erasures.jsonl, never by their values; that
+    cannot be taken back. Exit codes: 0 recorded; 1 not confirmed; 2 an invalid request: no such column, a record that
+    was changed, or many rows without --yes where nobody can be asked; 3 recorded, and no row of the data equals them.
     """
     import pandas as pd
 
@@ -506,17 +523,30 @@ def erase(
             raise ConfigurationError(f"--where is {wrong[0]!r}; expected COLUMN=VALUE")
         table = pd.DataFrame({name: [value] for name, _, value in pairs})
     os.umask(0o077)
-    done = erased(Home(folder), table)
+    done = erased(Home(folder), table, None if yes else _confirm_erasure)
     if form == "json":
         print(json.dumps(done.to_plain(), indent=2))
-        return
-    print_text(f"Erased: {done.in_data} rows of the data are equal to the {done.rows} asked for.")
-    for sentence in done.sentences:
-        print_text(f"  {sentence}")
+    else:
+        print_text(done.found.sentence)
+        for sentence in done.sentences:
+            print_text(f"  {sentence}")
+    if done.found.only_recorded:
+        sys.exit(3)
+
+
+def _confirm_erasure(rows: int, of: int) -> None:
+    """Ask whether that many rows are meant; where nobody can be asked, refuse."""
+    from peerbayes.errors import ConfigurationError
+
+    what = f"{rows:,} of {of:,} rows ({rows / of:.0%}) would be erased, which cannot be taken back"
+    if not sys.stdin.isatty():
+        raise ConfigurationError(f"{what}; expected fewer. Add --yes if all of them are meant")
+    if not typer.confirm(f"{what}. Are all of them meant?", err=True):
+        sys.exit(1)
 
 
 def _passphrase(file: Path | None) -> str | None:
-    return None if file is None else file.read_text(encoding="utf-8").partition("\n")[0]
+    return None if file is None else text_of(file).partition("\n")[0]
 
 
 @app.command()
@@ -524,26 +554,35 @@ def _passphrase(file: Path | None) -> str | None:
 def leave(
     folder: Folder = Path(),
     yes: Annotated[bool, option("Do not ask for confirmation.", "--yes")] = False,
-    run: Annotated[int, option("The number of the run, from `peerbayes run list`.", min=1)] = 1,
+    run: Annotated[
+        int | None,
+        option("The number of the run, from `peerbayes run list`; default: 1, unless that has ended.", min=1),
+    ] = None,
 ) -> None:
     """Leave the run: notify the neighbours, and move this peer's state aside. Its model and its ledger stay."""
     from peerbayes.peer import service
+    from peerbayes.peer.runs import Runs
     from peerbayes.peer.state.folder import Home
 
-    home = Home(folder).of_run(run)
+    runs = Runs(folder)
+    run = runs.to_leave(run)
+    finished, home = runs.is_finished(run), Home(folder).of_run(run)
     peer = home.load()
     which = "" if run == 1 else f"run {run} of "
-    question = f"Should {peer.name} leave {which}{peer.terms.network}? The others will continue without it."
+    then = (
+        "It has ended: only its state and its verdict are set aside here."
+        if finished
+        else "The others will continue without it."
+    )
+    question = f"Should {peer.name} leave {which}{peer.terms.network}? {then}"
     if not yes and not typer.confirm(question):
         sys.exit(1)
     with service.lock(home):
         for name, answer in asyncio.run(service.announce_leave(peer)).items():
             print(f"{name}: {printable(answer)}")
         aside = service.set_aside(home)
-        if run > 1:
-            from peerbayes.peer.runs import Runs
-
-            Runs(folder).end(run, "left", "its owner left it")
+        if run > 1 and not finished:
+            runs.end(run, "left", "its owner left it")
     if aside is not None:
         print(f"The state of the run was moved to {aside}; the model stays in {home.model_path}")
 

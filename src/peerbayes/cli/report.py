@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Annotated
 
 from peerbayes.cli import Overwrite, argument, option, print_text
+from peerbayes.data.files import size
 from peerbayes.errors import web_parts_needed
 from peerbayes.report.dashboard.access import Access, Address
+from peerbayes.simulation.loading import STUDY_FILE
 from peerbayes.simulation.result import LIVE_FILE, RUN_FILE, Run
 from peerbayes.simulation.view import titles
 
@@ -85,7 +87,6 @@ def report(
 ) -> None:
     """Write one HTML page of a run, or of several side by side; it opens offline."""
     from peerbayes import report as pages
-    from peerbayes.report.style import size
 
     if form not in pages.FORMS:
         raise ValueError(f"--form is {form!r}; expected one of {', '.join(pages.FORMS)}")
@@ -113,6 +114,9 @@ def runs_in(folder: Path) -> list[Path]:
         return run_folders
     if not folder.is_dir():
         problem = "is not a folder; expected one that `peerbayes simulate --out` wrote"
+    elif (folder / STUDY_FILE).is_file():
+        problem = "is the folder of a study, which keeps figures and no runs; "
+        problem += f"`peerbayes study {folder}` shows its table, and study.plot() of pb.load its figures"
     elif (folder / LIVE_FILE).exists():
         problem = f"contains a run that is not finished: see it with `peerbayes watch {folder}`"
     elif (folder / "peer.toml").exists():

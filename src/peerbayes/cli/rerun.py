@@ -37,7 +37,7 @@ def rerun(
     run = Run.load(folder)
     entries = {name: value for name, value in (("file", data), ("label", label)) if value is not None}
     with plain_warnings():
-        again = repeated(run, data=entries or None, folder=folder)
+        again = repeated(run, data=entries or None)
     if out is not None:
         again.save(out, overwrite=overwrite)
     sentences = differences(run, again)

@@ -18,15 +18,16 @@ from peerbayes.peer.models.figure_tables import (
 
 def print_figures(report: Mapping[str, Any]) -> None:
     """Print the figures of the data, what was found in them, and errors by site."""
-    agreed = report["agreed"]
-    print_text(f"{report['name']} in {report['network']}: the data of all sites")
+    agreed, which = report["agreed"], "" if report["run"] == 1 else f", run {report['run']}"
+    whose = f"{report['name']} in {report['network']}{which}"
+    print_text(f"{whose}: the data of all sites")
     if report["figures"]:
         _print_data(report["figures"])
     elif agreed["figures"] == "none":
         print_text('  not in the agreement (figures = "none")')
     else:
         print_text("  not agreed on yet: the run has not come so far")
-    print_text(f"\n{report['name']} in {report['network']}: errors by site")
+    print_text(f"\n{whose}: errors by site")
     if report["sites"]:
         _print_sites(report["sites"])
     elif agreed["evaluation"] == "none":

@@ -27,6 +27,7 @@ from peerbayes.experiments.engines import engine_of
 
 if TYPE_CHECKING:
     from peerbayes.experiments.study import Study
+    from peerbayes.experiments.study_tables import Grid
 
 STUDY_FORMATS = ("table", "markdown", "latex", "csv", "json")
 INTERRUPTED = 130
@@ -34,7 +35,11 @@ INTERRUPTED = 130
 
 def study(
     file: Annotated[
-        Path, argument("A TOML file with [study], [data] and [simulation]; a list has several values.")
+        Path,
+        argument(
+            "A TOML file with [study], [data] and [simulation]; a list has several values. Or the folder of a study, "
+            "to see it again."
+        ),
     ],
     changes: Annotated[
         list[str] | None,
@@ -60,10 +65,18 @@ def study(
     ] = False,
 ) -> None:
     """Run every combination of settings in a file, and compare them. Started again, it goes on from there."""
+    from peerbayes.experiments.study import Study
     from peerbayes.experiments.study_plan import Lines, planned
 
     with exit_on_error(), plain_warnings():
         check_format(form, STUDY_FORMATS)
+        if file.is_dir():
+            if changes or out or overwrite:
+                raise ValueError(
+                    f"{file} is the folder of a study, which is shown as it is; expected its TOML file"
+                )
+            _report(stored := Study.load(file), split(metric) or [stored.metric], form, {}, spread)
+            return
         content = study_file.read(file, tuple(changes or ()))
         folder = out or file.with_suffix("")
         if folder == file:
@@ -73,6 +86,9 @@ def study(
             dataset=content.datasets, folder=folder, name=content.name, compare=content.compare, metric=content.metric,
             greater_is_better=content.greater_is_better, test_rows=content.test_rows, **content.settings,
         )  # fmt: skip
+        compared = split(metric) or [content.metric]
+        for name in compared:
+            plan.refuse_impossible(name)
         missing = len(plan.missing())
         print(f"{plan}; {missing:,} to compute", file=sys.stderr)
         if dry_run:
@@ -87,34 +103,51 @@ def study(
                     f"stopped; what is done is in {folder}. Run the same command to continue", file=sys.stderr
                 )
                 sys.exit(INTERRUPTED)
-        for name in split(metric) or [content.metric]:
-            _show(plan, name, form, content.options, spread or content.spread_over_peers)
-        if absent := plan.incomplete:
-            for cell, why in absent.items():
-                print(f"peerbayes: {cell}: {why}", file=sys.stderr)
-            print(f"peerbayes: {len(absent)} of {len(plan.cells)} cells have no figures", file=sys.stderr)
-            sys.exit(1)
+        spread = spread or content.spread_over_peers
+        _report(plan, compared, form, content.options, spread)
 
 
-def _show(study: Study, metric: str, form: str, options: dict[str, Any], spread: bool) -> None:
-    """Print the comparison of a figure, with learners where they have it."""
-    if not study.columns_of(metric, options["learners"] or ()):
-        options = {**options, "learners": None}
+def _report(study: Study, metrics: list[str], form: str, options: dict[str, Any], spread: bool) -> None:
+    """Print the comparisons of some figures, and exit with 1 where cells have none."""
+    _show(study, metrics, form, options, spread)
+    if absent := study.incomplete:
+        for cell, why in absent.items():
+            print(f"peerbayes: {cell}: {why}", file=sys.stderr)
+        print(f"peerbayes: {len(absent)} of {len(study.cells)} cells have no figures", file=sys.stderr)
+        sys.exit(1)
+
+
+def _show(study: Study, metrics: list[str], form: str, options: dict[str, Any], spread: bool) -> None:
+    """Print the comparisons of some figures, as one document in CSV and JSON; with learners where figures have them."""
     if form == "csv":
         print(study.as_csv(), end="")
-    elif form == "json":
-        rows = json.loads(study.summary(metric, **options).to_json(orient="records"))
+        return
+    comparisons = [(metric, _options(study, metric, options)) for metric in metrics]
+    if form == "json":
+        summaries = (study.summary(metric, **of_metric) for metric, of_metric in comparisons)
+        rows = [row for summary in summaries for row in json.loads(summary.to_json(orient="records"))]
         print(json.dumps({"name": study.name, "cells": len(study.cells), "summary": rows}, indent=2))
-    elif form == "markdown":
-        print(study.markdown(metric, spread_over_peers=spread, **options))
-    elif form == "latex":
-        print(study.latex(metric=metric, spread_over_peers=spread, **options), end="")
-    else:
-        grid = study.grid(metric, spread, **options)
-        rows = [
-            [Text(text, style="bold" if mark else "") for text, mark in zip(*row, strict=True)]
-            for row in zip(grid.rows, grid.marked, strict=True)
-        ]
-        print_table(grid.header, rows, grid.title)
-        for note in grid.notes:
-            print_text(note)
+        return
+    for metric, of_metric in comparisons:
+        if form == "markdown":
+            print(study.markdown(metric, spread_over_peers=spread, **of_metric))
+        elif form == "latex":
+            print(study.latex(metric=metric, spread_over_peers=spread, **of_metric), end="")
+        else:
+            _print_grid(study.grid(metric, spread, **of_metric))
+
+
+def _options(study: Study, metric: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a figure's comparison: without learners where they do not have it."""
+    shared = study.columns_of(metric, options.get("learners") or ())
+    return options if shared else {**options, "learners": None}
+
+
+def _print_grid(grid: Grid) -> None:
+    rows = [
+        [Text(text, style="bold" if mark else "") for text, mark in zip(*row, strict=True)]
+        for row in zip(grid.rows, grid.marked, strict=True)
+    ]
+    print_table(grid.header, rows, grid.title)
+    for note in grid.notes:
+        print_text(note)

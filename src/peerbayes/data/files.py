@@ -45,6 +45,17 @@ def lines(text: str) -> str:
     return "\n".join(printable(text_line) for text_line in text.split("\n"))
 
 
+UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def size(count: float) -> str:
+    """Return a number of bytes with its unit."""
+    power = 0
+    while count >= 1000 and power < len(UNITS) - 1:
+        count, power = count / 1000, power + 1
+    return f"{count:.3g} {UNITS[power]}"
+
+
 def in_cell(value: Any) -> Any:
     """Return a value that is safe in a cell of a spreadsheet: text is made printable, and is never a formula.
 

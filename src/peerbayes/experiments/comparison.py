@@ -129,7 +129,7 @@ class Question:
     def sentences(self) -> list[str]:
         """Return what the numbers of a table are."""
         share = f"{self.confidence:.0%}".replace("%", " %")
-        mean = f"{self.metric}: mean over seeds ± half of its {share} t-interval."
+        mean = f"Mean over seeds ± half of its {share} t-interval."
         if self.compare is None:
             return [mean]
         marked = (

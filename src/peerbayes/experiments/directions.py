@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from peerbayes.experiments.stored_sklearn import METRIC
+from peerbayes.experiments.stored_sklearn import BASELINE, METRIC
 from peerbayes.simulation.scores import BUILT_IN, ERROR, MAJORITY, PEERS, Score
 
 # Of a run's own metrics: whether more is better.
@@ -53,6 +53,12 @@ def of_stored(settings: Iterable[Sequence[Any]]) -> dict[str, bool | None]:
             more = OF_METRICS[name] if isinstance(item, str) and item in BUILT_IN else True
             directions[name] = more if directions.get(name, more) == more else None
     return directions
+
+
+def names_of(settings: Iterable[Sequence[Any]]) -> list[str]:
+    """Return the names in stored settings of baselines, each once."""
+    items = (item for stored in settings for item in stored)
+    return list(dict.fromkeys(item if isinstance(item, str) else item[BASELINE][0] for item in items))
 
 
 def more_is_better(

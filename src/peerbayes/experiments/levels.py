@@ -97,7 +97,7 @@ def plain(name: str, value: Any) -> Any:
             return stored_sklearn.SETTINGS[name][0](value)
         except stored_sklearn.NotPlain as problem:
             raise TypeError(f"{name}: {problem}; {CANNOT}. {_instead(name)}") from problem
-    if name == "topology" and not _is_name(value):
+    if name == "topology" and not is_name(value):
         return {LINKS: _links(value)}
     if isinstance(value, str) and name in REGISTRIES:
         _refuse_local(name, value)
@@ -145,7 +145,8 @@ def _kind(value: Any) -> dict[str, str]:
     return {"kind": named} if isinstance(named, str) and "kind" not in {f.name for f in fields(value)} else {}
 
 
-def _is_name(value: Any) -> bool:
+def is_name(value: Any) -> bool:
+    """Return whether a topology is a name, and no file of links."""
     return isinstance(value, str) and not value.endswith(FILE_ENDINGS)
 
 

@@ -38,7 +38,12 @@ class Kept(NamedTuple):
     digest: str
     """Of its values: see `table_digest`."""
     rows: int
-    columns: int
+    names: tuple[str, ...]
+
+    @property
+    def columns(self) -> int:
+        """How many columns it has."""
+        return len(self.names)
 
 
 def keep(folder: Path, X: Any, y: Any) -> Kept:
@@ -59,7 +64,7 @@ def keep(folder: Path, X: Any, y: Any) -> Kept:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write(path, _packed(table, labels))
-    return Kept(key, digest, table.rows, len(table.names))
+    return Kept(key, digest, table.rows, table.names)
 
 
 @lru_cache(maxsize=KEPT)

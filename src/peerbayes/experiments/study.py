@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +14,7 @@ from peerbayes.data import files
 from peerbayes.errors import ConfigurationError
 from peerbayes.experiments import (
     directions,
+    study_checks,
     study_comparison,
     study_overview,
     study_results,
@@ -23,12 +24,12 @@ from peerbayes.experiments.comparison import CONFIDENCE, DONE, STATUS
 from peerbayes.experiments.engines import Engine
 from peerbayes.experiments.results_store import Progress, Store, fill
 from peerbayes.experiments.spool import value_of
-from peerbayes.experiments.study_cells import compute
+from peerbayes.experiments.study_cells import OWNERS, compute
 from peerbayes.experiments.study_folder import refuse_other
 from peerbayes.experiments.study_recipe import session
 from peerbayes.experiments.study_results import DATASET, SEED
 from peerbayes.simulation.loading import STUDY_FILE
-from peerbayes.simulation.scores import BUILT_IN, MAJORITY
+from peerbayes.simulation.scores import BUILT_IN, MAJORITY, figure_title
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -198,7 +199,10 @@ class Study:
         """Why figures of cells that are done are missing, by key and figure: sentences of their runs."""
         figures = dict.fromkeys(name for result in self._results.values() for name in result["summary"])
         named = [*figures, self.metric]
-        return {key: study_results.reasons_of(result, named) for key, result in self._results.items()}
+        return {
+            key: study_results.reasons_of(result, named, self.learners)
+            for key, result in self._results.items()
+        }
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -227,9 +231,29 @@ class Study:
     @property
     def baselines(self) -> list[str]:
         """Those of the learners that the setting `baselines` asked for."""
-        asked = {str(item) for stored in self._stored("baselines", []) for item in stored}
+        asked = set(self._asked_baselines)
         standard = set(directions.LEARNERS) - ({MAJORITY} & asked)
         return [name for name in self.learners if name not in standard]
+
+    def refuse_impossible(self, metric: str) -> None:
+        """Refuse a figure that no cell can have, whatever it computes.
+
+        metric  a name of `Run.summary`
+        """
+        study_checks.refuse_impossible(metric, self.metrics, self._asked_baselines)
+
+    @property
+    def _asked_baselines(self) -> list[str]:
+        return directions.names_of(self._stored("baselines", []))
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on how all cells of a table came about."""
+        columns = dict.fromkeys(name for table in self.tables.values() for name in table.get(OWNERS, ()))
+        return [
+            f"Column {name!r} names the owners of rows in some cells, so it is a feature in none."
+            for name in columns
+        ]
 
     def columns_of(self, metric: str, learners: Sequence[str]) -> dict[str, str]:
         """Return the columns of `frame` that have the figures of learners.
@@ -299,7 +323,7 @@ class Study:
         options            those of `summary`
         """
         summary = self.summary(metric, **options)
-        title = f"{self.name}: {metric or self.metric}"
+        title = f"{self.name}: {figure_title(metric or self.metric)}"
         return study_tables.grid_of(title, summary, summary.attrs["compare"], spread_over_peers)
 
     def markdown(
@@ -307,6 +331,7 @@ class Study:
         metric: str | None = None,
         path: str | Path | None = None,
         overwrite: bool = False,
+        caption: str | None = None,
         **options: Any,
     ) -> str:
         """Return the comparison as a table in Markdown, the best in bold where it is distinguishable.
@@ -314,15 +339,20 @@ class Study:
         metric     a column of `frame`; None: the study's
         path       a file to write it to as well
         overwrite  whether a file that is there may be replaced
+        caption    the heading; None: the name of the study, and what is compared
         options    those of `grid` and `summary`
         """
-        return _written(study_tables.as_markdown(self.grid(metric, **options)), path, overwrite)
+        grid = self.grid(metric, **options)
+        titled = grid if caption is None else replace(grid, title=caption)
+        return _written(study_tables.as_markdown(titled), path, overwrite)
 
     def latex(
         self,
         path: str | Path | None = None,
         metric: str | None = None,
         overwrite: bool = False,
+        caption: str | None = None,
+        label: str | None = None,
         **options: Any,
     ) -> str:
         """Return the comparison as a table in LaTeX, for the package booktabs.
@@ -330,9 +360,13 @@ class Study:
         path       a file to write it to as well
         metric     a column of `frame`; None: the study's
         overwrite  whether a file that is there may be replaced
+        caption    the caption, in LaTeX; None: the study's name, what is compared and what the numbers are, which
+                   otherwise is in comments
+        label      what \\ref names the table by
         options    those of `grid` and `summary`
         """
-        return _written(study_tables.as_latex(self.grid(metric, **options)), path, overwrite)
+        latex = study_tables.as_latex(self.grid(metric, **options), caption, label)
+        return _written(latex, path, overwrite)
 
     def csv(self, path: str | Path, overwrite: bool = False) -> None:
         """Write `frame` to a CSV file.

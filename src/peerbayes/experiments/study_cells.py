@@ -15,13 +15,17 @@ from peerbayes.errors import PeerbayesError
 from peerbayes.experiments.cells import TEST_ROWS, in_order
 from peerbayes.experiments.levels import read_back
 from peerbayes.experiments.spool import table_of, value_of
+from peerbayes.simulation.owners import without_columns
 from peerbayes.simulation.settings import SimulationArguments
 
 # Increased when the same settings give other numbers than before: older results of studies are then not used again.
-STUDY_REVISION = 1
+STUDY_REVISION = 2  # baselines have an L2 penalty
 
 # One row in so many is for tests, but at most `TEST_ROWS`, where a study does not say how many.
 TESTED_SHARE = 5
+
+# Columns that name the owners of rows in other cells, so that they are no features in this one either.
+OWNERS = "owners"
 
 # Settings of single runs, which mean nothing in a study: what to do instead.
 OF_RUNS = {
@@ -48,12 +52,17 @@ def split(labels: Any, seed: int, test_rows: int | None = None) -> Split:
     """
     names = np.asarray(labels)
     count = names.size
-    tested = min(TEST_ROWS, count // TESTED_SHARE) if test_rows is None else test_rows
+    tested = tested_rows(count, test_rows)
     order = in_order(count, seed)
     train, test = order[: count - tested], order[count - tested :]
     _, codes = np.unique(names.astype(str) if names.dtype == object else names, return_inverse=True)
     learned = np.isin(codes[test], codes[train])
     return Split(np.concatenate([train, test[~learned]]), test[learned])
+
+
+def tested_rows(rows: int, test_rows: int | None = None) -> int:
+    """Return how many of the rows of a table are for tests, at most."""
+    return min(TEST_ROWS, rows // TESTED_SHARE) if test_rows is None else test_rows
 
 
 def compute(specification: dict[str, Any]) -> dict[str, Any]:
@@ -82,9 +91,15 @@ def arguments_of(specification: dict[str, Any]) -> tuple[Any, Any, dict[str, Any
         for name, stored in specification["settings"].items()
     }
     table, labels = table_of(folder, specification["data"])
+    owners = specification.get(OWNERS, ())
+    table = without_columns(table, owners)
     if isinstance(specification["test"], str):
         test_table, test_labels = table_of(folder, specification["test"])
-        return table.native, labels, {**settings, "test": (test_table.native, test_labels)}
+        return (
+            table.native,
+            labels,
+            {**settings, "test": (without_columns(test_table, owners).native, test_labels)},
+        )
     train, test = split(labels, settings.get("seed", 0), specification["test"])
     settings["test"] = (table.take(test).native, labels[test])
     return table.take(train).native, labels[train], settings

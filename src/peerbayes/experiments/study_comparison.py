@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from peerbayes.data.arguments import one_of
+from peerbayes.data.arguments import one_of, refusal
 from peerbayes.experiments import comparison
 from peerbayes.experiments.directions import column_of, metric_of, more_is_better
-from peerbayes.experiments.study_results import DATASET, with_learners
+from peerbayes.experiments.study_results import DATASET, UNASKED, with_learners
 from peerbayes.simulation.scores import ERROR, PEERS
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def summary_of(
 ) -> pd.DataFrame:
     """Return the comparison of a study: see `Study.summary`."""
     name, asked = metric or study.metric, compare or study.compare
+    if not isinstance(name, str):
+        raise refusal("metric", name, "the name of one figure, a column of study.frame; make a table of each")
     frame, varied = study.frame, study.varied
     _refuse_unknown(study, name)
     setting = comparison.compared(varied, asked)
@@ -48,7 +50,9 @@ def summary_of(
     question = comparison.checked_question(
         frame, varied, name, setting, baseline, test, confidence, greater_is_better
     )
-    return comparison.table(frame, varied, question, study.reasons)
+    table = comparison.table(frame, varied, question, study.reasons)
+    table.attrs["notes"] += study.notes
+    return table
 
 
 def columns_of(study: Study, metric: str, learners: Sequence[str]) -> dict[str, str]:
@@ -72,9 +76,10 @@ def _chosen(study: Study, metric: str, learners: Sequence[str] | None) -> dict[s
 
 
 def _refuse_unknown(study: Study, metric: str) -> None:
-    """Refuse a figure that runs might have, but no cell has, by their reason."""
-    if metric in study.frame:
-        return
-    said = next((reasons[metric] for reasons in study.reasons.values() if metric in reasons), None)
-    if said is not None:
-        raise ValueError(f"no cell has {metric}: {said}")
+    """Refuse a figure that runs might have, but no cell has, by their reason; of the study's own, tables have that."""
+    said = [reasons[metric] for reasons in study.reasons.values() if metric in reasons]
+    there = metric in study.frame and (
+        study.frame[metric].notna().any() or any(sentence not in UNASKED for sentence in said)
+    )
+    if said and not there:
+        raise ValueError(f"no cell has {metric}: {said[0]}")

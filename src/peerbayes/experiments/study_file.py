@@ -36,6 +36,7 @@ from peerbayes.data.declarations import (
     whole_number,
 )
 from peerbayes.errors import ConfigurationError, PeerbayesError
+from peerbayes.experiments import paper_tables
 from peerbayes.experiments.comparison import CONFIDENCE, TESTS
 from peerbayes.experiments.levels import Each, several
 from peerbayes.simulation import config
@@ -46,7 +47,7 @@ class StudyEntries(TypedDict, total=False):
 
     # fmt: off
     name: Annotated[str, Setting(
-        "study", text_value("a name"), "what tables call the study")]
+        None, text_value("a name"), "what tables call the study; by default the file's name without .toml")]
     compare: Annotated[str | None, Setting(
         None, optional(text_value("a setting that varies")),
         "the setting whose values tables compare; None: the first that varies")]
@@ -100,11 +101,18 @@ class StudyFile:
 def read(path: Path, changes: tuple[str, ...] = ()) -> StudyFile:
     """Read a TOML file and apply `key=value` changes to its simulations."""
     file = config.opened(path)
+    if {"title", "kind"} <= file.content.keys():
+        number = path.stem.lstrip("0") if path.stem in paper_tables.numbers() else "TABLE"
+        raise ConfigurationError(
+            f"{path} is a table of the paper, not a study with [study] and [simulation]; compute it with: peerbayes "
+            f"reproduce {number}"
+        )
     file.settings({}, "not a section", further=("study", "data", "simulation"))
     entries = file.settings(ENTRIES, "not an entry of [study]", "study")
     chosen = {name: entries.get(name, setting.default) for name, setting in ENTRIES.items()}
+    chosen["name"] = chosen["name"] or path.stem
     data, settings = config.sections(file, read_several)
-    datasets = _every(data)
+    datasets = [config.located(entries_of, path.parent) for entries_of in _every(data)]
     for dataset in datasets:
         config.check_data(file, dataset)
     first = {name: chosen.pop(name) for name in FIRST}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
@@ -23,17 +24,29 @@ def overview(study: Study) -> list[tuple[str, str]]:
     lines = [("cells", f"{study.shape}; {states}"), *(("data", text) for text in _rows(study))]
     if (study.frame[STATUS] == DONE).any():
         lines += _result(study)
-    lines += [("made", text) for text in made(study)[-1:]]
+    lines += [("made", text) for text in _made_in_all(study, counts.get(DONE, 0))]
     return [(name, _short(text)) for name, text in [*lines, ("folder", str(study.folder))]]
 
 
 def made(study: Study) -> list[str]:
     """Return who computed the cells of a study, when and where, a line for each call."""
+    return [f"{entry['cells']:,} cells from {entry['began']} by {_maker(entry)}" for entry in study.sessions]
+
+
+def _maker(entry: Mapping[str, Any]) -> str:
+    return (
+        f"peerbayes {entry['peerbayes']}, Python {entry['python']}, NumPy {entry['numpy']}, engine {entry['engine']}, "
+        f"on {entry['machine']['processor']}, {entry['machine']['system']}"
+    )
+
+
+def _made_in_all(study: Study, done: int) -> list[str]:
+    """Return the same of all calls together: a call that was ended early was to compute what the next ones did."""
+    if len(study.sessions) < 2:
+        return made(study)
+    first, last = study.sessions[0]["began"], study.sessions[-1]
     return [
-        f"{entry['cells']:,} cells from {entry['began']} by peerbayes {entry['peerbayes']}, Python {entry['python']}, "
-        f"NumPy {entry['numpy']}, engine {entry['engine']}, on {entry['machine']['processor']}, "
-        f"{entry['machine']['system']}"
-        for entry in study.sessions
+        f"{done:,} cells in {len(study.sessions)} calls, {first} to {last['began']}, the last by {_maker(last)}"
     ]
 
 
@@ -58,7 +71,10 @@ def _rows(study: Study) -> list[str]:
 
 def _result(study: Study) -> list[tuple[str, str]]:
     """Return the first rows of the table, the distinguishably best with a star."""
-    grid = study.grid()
+    try:
+        grid = study.grid()
+    except ValueError as problem:  # no cell has the study's figure
+        return [("result", str(problem))]
     lines = []
     for texts, marks in zip(grid.rows[:ROWS], grid.marked, strict=False):
         named = ", ".join(texts[: grid.first])
@@ -94,4 +110,7 @@ def as_html(study: Study) -> str:
     """Return a study for a notebook: the table of its comparison, and below it the rows and what made it."""
     below = [text for name, text in overview(study) if name in ("cells", "data", "made")]
     facts = "".join(f"<p><small>{escape(text)}</small></p>" for text in below)
-    return study_tables.as_html(study.grid()) + facts
+    try:
+        return study_tables.as_html(study.grid()) + facts
+    except ValueError as problem:
+        return f"<p>{escape(str(problem))}</p>{facts}"

@@ -20,14 +20,17 @@ from peerbayes.data.arguments import shown, whole
 from peerbayes.data.declarations import Setting, declarations
 from peerbayes.experiments.cells import key_of
 from peerbayes.experiments.engines import Engine, RayEngine, engine_of
-from peerbayes.experiments.levels import label_of, plain, several
+from peerbayes.experiments.levels import is_name, label_of, plain, several
 from peerbayes.experiments.results_store import Progress
 from peerbayes.experiments.spool import Kept, keep, keep_value
 from peerbayes.experiments.study import METRIC, Study, StudyCell
-from peerbayes.experiments.study_cells import STUDY_REVISION, refuse_of_runs
+from peerbayes.experiments.study_cells import OWNERS, STUDY_REVISION, refuse_of_runs
+from peerbayes.experiments.study_checks import refuse_useless
 from peerbayes.experiments.study_recipe import toml_of
 from peerbayes.experiments.study_results import DATASET, SEED
+from peerbayes.network.topologies import refuse_unknown
 from peerbayes.simulation import config
+from peerbayes.simulation.partitions import owner_column
 from peerbayes.simulation.provenance import source_of
 from peerbayes.simulation.settings import SimulationArguments
 
@@ -163,12 +166,15 @@ def _planned(
         raise ValueError(
             f"compare is {compare!r}; expected a setting that varies: {', '.join(varied) or 'none does'}"
         )
+    refuse_useless(home, tables.values(), tested, test_rows, levels)
+    owners = _owner_columns(levels)
     about = {
         label: {
             "source": source_of(sources.get(label, {})),
             "digest": kept.digest,
             "rows": kept.rows,
             "columns": kept.columns,
+            OWNERS: [name for name in owners if name in kept.names and len(levels["partition"]) > 1],
         }
         for label, kept in tables.items()
     }
@@ -176,7 +182,9 @@ def _planned(
     entries = {"name": name, "compare": compare, "metric": metric, "greater_is_better": greater_is_better,
                "test_rows": test_rows}  # fmt: skip
     recipe = toml_of(entries, list(sources.values()), asked)
-    return Study(home, name, varied, cells, compare, metric, about, greater_is_better, recipe=recipe)
+    plan = Study(home, name, varied, cells, compare, metric, about, greater_is_better, recipe=recipe)
+    plan.refuse_impossible(metric)
+    return plan
 
 
 def refuse_out_of_reach(engine: Any, folder: Any) -> None:
@@ -261,6 +269,8 @@ def _levels(home: Path, name: str, value: Any) -> list[Level]:
     default = json.dumps(plain(name, setting.kind.check(name, setting.default)))
     for item in [value] if values is None else values:
         checked = _checked(name, item, setting, alone=values is None)
+        if name == "topology" and is_name(checked):
+            refuse_unknown(checked)
         stored = plain(name, checked)
         text = json.dumps(stored)
         label = label_of(item if isinstance(item, str | Path) else checked)
@@ -296,10 +306,11 @@ def _cells(
 ) -> Iterator[StudyCell]:
     """Yield every cell: those of a dataset together, seeds innermost."""
     names = [*(name for name in levels if name != SEED), *([SEED] if SEED in levels else [])]
+    owners = _owner_columns(levels)
     for label, kept in tables.items():
         for chosen in product(*(levels[name] for name in names)):
             by_name = dict(zip(names, chosen, strict=True))
-            specification = {
+            specification: dict[str, Any] = {
                 "settings": {
                     name: level.stored
                     for name, level in by_name.items()
@@ -309,8 +320,17 @@ def _cells(
                 "test": test_rows if test is None else test,
                 "revision": STUDY_REVISION,
             }
+            own = owner_column(by_name["partition"].stored) if "partition" in by_name else None
+            if others := [name for name in owners if name in kept.names and name != own]:
+                specification[OWNERS] = others
             labels = {DATASET: label, SEED: 0, **{name: level.label for name, level in by_name.items()}}
             yield StudyCell(key_of(specification), labels, specification)
+
+
+def _owner_columns(levels: Mapping[str, Sequence[Level]]) -> list[str]:
+    """Return the columns that name the owners of rows in some cells: they are features in none, so that all compare."""
+    columns = (owner_column(level.stored) for level in levels.get("partition", ()))
+    return [column for column in columns if column is not None]
 
 
 def _sentence(absent: Mapping[str, str], count: int) -> str:
@@ -323,17 +343,23 @@ def _sentence(absent: Mapping[str, str], count: int) -> str:
 
 
 class Lines:
-    """Progress as plain lines on standard error: a line for each tenth of the work, with the time left."""
+    """Progress as plain lines on standard error: a line for each tenth of the work, with the time left.
+
+    Time counts from the first result, which waits for workers to start and import.
+    """
 
     def __init__(self, write: Callable[[str], object] | None = None) -> None:
         self._write = write or self._print
-        self._began = time.monotonic()
+        self._first: tuple[int, float] | None = None
 
     def show(self, done: int, total: int) -> None:
         """Write a line if another tenth is done."""
+        now = time.monotonic()
+        began, then = self._first = self._first or (done, now)
         if done * PARTS // total > (done - 1) * PARTS // total:
-            left = (time.monotonic() - self._began) / done * (total - done)
-            self._write(f"{done:,} of {total:,} cells" + (f", {duration(left)} left" if done < total else ""))
+            known = began < done < total
+            left = f", {duration((now - then) / (done - began) * (total - done))} left" if known else ""
+            self._write(f"{done:,} of {total:,} cells{left}")
 
     @staticmethod
     def _print(text: str) -> None:

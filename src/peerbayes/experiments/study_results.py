@@ -10,6 +10,7 @@ import numpy as np
 
 from peerbayes.experiments.comparison import DONE, FIGURE, STATUS
 from peerbayes.experiments.directions import LEARNERS, column_of
+from peerbayes.simulation.scores import in_key
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +23,9 @@ ENDS = ("seconds", "key", "reason", "missing", "notes", "warnings")  # columns o
 
 # Why a cell lacks a figure that others have.
 NOT_ASKED = "the settings of this run ask for no such figure"
+NO_BASELINE = "the baseline was not asked for"
+UNASKED = (NOT_ASKED, NO_BASELINE)
+OF_BASELINES = "seconds_baselines"  # a figure of all of them
 OLD = "its run could not compute it, and was stored by a version that kept no reasons"
 
 
@@ -52,20 +56,25 @@ def frame_of(
     figures = [
         name for name in dict.fromkeys((*names, metric)) if name == metric or frame[name].notna().any()
     ]
+    learners = learners_of(results.values())
     frame["missing"] = [
-        in_words(reasons_of(results[cell.key], figures)) if cell.key in results else "" for cell in cells
+        in_words(reasons_of(results[cell.key], figures, learners)) if cell.key in results else ""
+        for cell in cells
     ]
     return frame[[*columns, STATUS, *figures, *(name for name in ENDS if name in frame)]]
 
 
-def reasons_of(result: Mapping[str, Any], figures: Iterable[str]) -> dict[str, str]:
-    """Return why a result lacks figures, by their names."""
+def reasons_of(result: Mapping[str, Any], figures: Iterable[str], learners: Iterable[str]) -> dict[str, str]:
+    """Return why a result lacks figures, by their names.
+
+    learners  those of all results
+    """
     summary, stored = result["summary"], result.get("missing", {})
-    return {
-        name: stored.get(name, OLD) if name in summary else NOT_ASKED
-        for name in figures
-        if not math.isfinite(summary.get(name, math.nan))
-    }
+    others = (OF_BASELINES, *(in_key(name) for name in learners if name not in learners_of([result])))
+    lacking = [name for name in figures if not math.isfinite(summary.get(name, math.nan))]
+    reasons = {name: stored.get(name, OLD) if name in summary else NOT_ASKED for name in lacking}
+    of_others = (name for name in lacking if name not in summary and name.endswith(others))
+    return reasons | dict.fromkeys(of_others, NO_BASELINE)
 
 
 def in_words(reasons: Mapping[str, str]) -> str:

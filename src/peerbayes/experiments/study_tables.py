@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from peerbayes.data.files import printable
 from peerbayes.experiments.comparison import NO_PEERS
 from peerbayes.experiments.formats import escaped, pipes
+from peerbayes.simulation.scores import figure_title
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +45,7 @@ def grid_of(title: str, summary: pd.DataFrame, compare: str | None, spread: bool
     """Return the table of a summary, with the spread over peers if asked; what is missing has a sentence below it."""
     others = [str(name) for name in summary.columns[: summary.columns.get_loc("metric")] if name != compare]
     metric = str(summary["metric"].iloc[0])
-    levels = [metric] if compare is None else list(dict.fromkeys(summary[compare]))
+    levels = [figure_title(metric)] if compare is None else list(dict.fromkeys(summary[compare]))
     rows, marked, where = [], [], dict[str, list[str]]()
     for fixed in dict.fromkeys(summary[others].itertuples(index=False, name=None)):
         texts, marks = [_text(value) for value in fixed], [False] * len(fixed)
@@ -122,8 +123,14 @@ def _cell(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
 
 
-def as_latex(grid: Grid) -> str:
-    """Return the table in LaTeX, for the package booktabs; the best is bold, and the notes are the caption."""
+def as_latex(grid: Grid, caption: str | None = None, label: str | None = None) -> str:
+    """Return the table in LaTeX, for the package booktabs; the best is bold, and the notes are the caption.
+
+    caption  another caption, in LaTeX; the notes are comments then
+    label    what \\ref names
+    """
+    notes = [" ".join(note.split()) for note in grid.notes]
+    captioned = escaped(f"{grid.title}. {' '.join(notes)}") if caption is None else caption
     columns = "l" * grid.first + "r" * (len(grid.header) - grid.first)
     body = [
         " & ".join(
@@ -133,9 +140,11 @@ def as_latex(grid: Grid) -> str:
     ]
     text_lines = [
         "% needs \\usepackage{booktabs}",
+        *([] if caption is None else [f"% {printable(note)}" for note in notes]),
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{escaped(f'{grid.title}. ' + ' '.join(grid.notes))}}}",
+        rf"\caption{{{captioned}}}",
+        *([] if label is None else [rf"\label{{{label}}}"]),
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
         " & ".join(map(escaped, grid.header)) + r" \\",

@@ -3,9 +3,10 @@
     strategy = Softmax(preconditioner(features, peers), corrected=True)      exact diffusion on natural weights W
     strategy = Softmax(preconditioner(features, peers), corrected=False)     decentralised SGD, with full gradients
 
-Both are made as good as 64 messages allow: a step of Newton's kind, by the features' second moments, with momentum. For
-simulations, as a value: `simulate(strategy=strategy)`. It has no name in agreements, because the second moments [K, K]
-would have to be agreed on first, and its step is chosen by trial runs: see `simulation.baselines`.
+Both are made as good as 64 messages allow: a step of Newton's kind, by the features' second moments, with momentum, and
+where rows are few an L2 penalty: see `scale_of`. For simulations, as a value: `simulate(strategy=strategy)`. It has no
+name in agreements, because the second moments [K, K] would have to be agreed on first, and its penalty and step are
+chosen by trial runs: see `simulation.baselines`.
 """
 
 from __future__ import annotations
@@ -25,19 +26,38 @@ from peerbayes.network.mixing import LARGEST_LINK_SUM
 SMOOTHING = 0.01
 
 
-def preconditioner(features: np.ndarray, peers: int, weights: np.ndarray | None = None) -> np.ndarray:
-    """Return P = (2n/m)·(ΦᵀΦ/m + smoothing)⁻¹ of all rows: [m, K] -> [K, K].
+class Scale(NamedTuple):
+    """What scales the steps of softmax regression with an L2 penalty: W + step·(R − penalty·W)P."""
 
-    The Hessian of the log loss is at most ½ΦᵀΦ, so that steps R·P of the mean over n peers never overshoot: a factor of
-    them up to 2 is stable.
+    preconditioner: np.ndarray
+    """[K, K] P."""
+    penalty: np.ndarray
+    """[K] (m/n)·λ·Var(φ), the share of one peer."""
+
+
+def scale_of(
+    features: np.ndarray, peers: int, weights: np.ndarray | None = None, penalty: float = 0.0
+) -> Scale:
+    """Return P = (2n/m)·(ΦᵀΦ/m + 2λ·Var(φ) + smoothing)⁻¹ of all rows, and a peer's penalty: [m, K] -> [K, K], [K].
+
+    The Hessian of the log loss is at most ½ΦᵀΦ, and that of the penalty is mλ·Var(φ), so that steps by P of the mean
+    over n peers never overshoot: a factor of them up to 2 is stable.
 
     peers    n
     weights  [m] of the rows; None: 1 each
+    penalty  λ: for each row λ/2 times the squared weights of features in standard units; constant ones have none
     """
     weights = np.ones(len(features)) if weights is None else weights
     mass = float(weights.sum())
     moments = features.T @ (features * weights[:, None]) / mass
-    return 2.0 * peers / mass * np.linalg.inv(moments + SMOOTHING * np.eye(len(moments)))
+    variance = np.maximum(np.diag(moments) - (weights @ features / mass) ** 2, 0.0)
+    curvature = moments + np.diag(2.0 * penalty * variance + SMOOTHING)
+    return Scale(2.0 * peers / mass * np.linalg.inv(curvature), mass / peers * penalty * variance)
+
+
+def preconditioner(features: np.ndarray, peers: int, weights: np.ndarray | None = None) -> np.ndarray:
+    """Return P without a penalty: see `scale_of`."""
+    return scale_of(features, peers, weights).preconditioner
 
 
 # The lowest eigenvalue of `stable` weights on any network, −0.303: above −1/3, which exact diffusion needs.
@@ -56,7 +76,8 @@ class SoftmaxState(NamedTuple):
 class Softmax:
     """Gradient steps on natural weights W, mixed over the network. β: momentum; W₋, ψ₋: of the round before.
 
-    ψ_v = W_v + step·R_v(W_v)P + β(W_v − W₋_v)          W_v = Σ_u a_vu φ_u
+    ψ_v = W_v + step·(R_v(W_v) − penalty·W_v)P + β(W_v − W₋_v)
+    W_v = Σ_u a_vu φ_u
     φ_v = ψ_v + W_v − ψ₋_v          corrected: exact diffusion, whose fixed point is that of the pooled rows
     φ_v = ψ_v                       else: decentralised SGD, which is biased where peers' rows differ
     """
@@ -76,6 +97,8 @@ class Softmax:
     step_size: float = 1.0
     momentum: float = 0.4
     corrected: bool = True
+    penalty: Array | float = 0.0
+    """[K], of each peer: see `Scale`."""
 
     @property
     def name(self) -> str:
@@ -115,7 +138,9 @@ class Softmax:
     def _adapted(self, weights: Array, previous: Array, residual: Residual) -> Array:
         """Return ψ: two [..., C, K] -> [..., C, K]."""
         xp = array_namespace(weights)
-        change = residual(weights) @ xp.asarray(
-            self.preconditioner, dtype=weights.dtype, device=device(weights)
+        penalty, scale = (
+            xp.asarray(value, dtype=weights.dtype, device=device(weights))
+            for value in (self.penalty, self.preconditioner)
         )
+        change = (residual(weights) - penalty * weights) @ scale
         return weights + self.step_size * change + self.momentum * (weights - previous)

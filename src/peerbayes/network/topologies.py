@@ -77,11 +77,9 @@ def node_count(topology: Any) -> int | None:
 
 def _named(name: str, nodes: int, rng: np.random.Generator) -> csr_array:
     """Return the network of a name."""
+    refuse_unknown(name)
     random = random_network(name)
     outside = random is None and name not in FIXED
-    if outside and name not in TOPOLOGIES:
-        more = f"; {', '.join(TOPOLOGIES.names())} of installed packages" if TOPOLOGIES.names() else ""
-        raise refusal("topology", name, f"{EXPECTED}{more}", TopologyError)
     if nodes == 1:
         raise TopologyError(
             f"{name} with 1 node; expected 2 or more, or for a single node one of {', '.join(ALONE)}"
@@ -89,6 +87,13 @@ def _named(name: str, nodes: int, rng: np.random.Generator) -> csr_array:
     if outside:
         return _of_package(name, nodes, rng)
     return FIXED[name](nodes) if random is None else random[0](nodes, rng, *random[1])
+
+
+def refuse_unknown(name: str) -> None:
+    """Refuse a name that no network has."""
+    if random_network(name) is None and name not in FIXED and name not in TOPOLOGIES:
+        more = f"; {', '.join(TOPOLOGIES.names())} of installed packages" if TOPOLOGIES.names() else ""
+        raise refusal("topology", name, f"{EXPECTED}{more}", TopologyError)
 
 
 def _of_package(name: str, nodes: int, rng: np.random.Generator) -> csr_array:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,13 @@ from peerbayes.peer.models.history import History
 from peerbayes.peer.runs.book import Runs
 from peerbayes.peer.state.audit_log import AuditLog, entries
 from peerbayes.peer.state.disk import running
-from peerbayes.peer.state.folder import Home, Peer
+from peerbayes.peer.state.folder import ASIDE, Home, Peer, leave_command
 from peerbayes.peer.state.same_rows import folders_over_rows
 
 FILE, LOCK = kept_rows.RECORD, "erasures.lock"
 ERASED = "erased"  # what a line says
 MOST_ROWS = 100_000  # of one request: the file is read whenever the data is
+LARGE_SHARE = 0.1  # of the data's rows, from which a request that names fewer is to be confirmed
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,7 @@ def needed_columns(requests: Sequence[Erasure]) -> list[str]:
 def erased(frame: pd.DataFrame, requests: Sequence[Erasure], folder: Path) -> np.ndarray:
     """Return which rows of the data are erased: [n]. Each needs the columns by which rows were erased."""
     out = np.zeros(len(frame), dtype=bool)
-    by_columns: dict[tuple[str, ...], set[str]] = {}
-    for request in requests:
-        by_columns.setdefault(request.columns, set()).update(request.digests)
-    for columns, digests in by_columns.items():
+    for columns, digests in _by_columns(requests).items():
         if absent := [name for name in columns if name not in frame.columns]:
             raise NeedsPerson(
                 f"rows were erased by the column {absent[0]!r}, which the data no longer has, so it cannot be told "
@@ -94,80 +93,148 @@ def kept(frame: pd.DataFrame, folder: Path, requests: Sequence[Erasure]) -> pd.D
     return rest
 
 
+def _by_columns(requests: Sequence[Erasure]) -> dict[tuple[str, ...], set[str]]:
+    """Return the digests of all requests, by the columns that they are of."""
+    out: dict[tuple[str, ...], set[str]] = {}
+    for request in requests:
+        out.setdefault(request.columns, set()).update(request.digests)
+    return out
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one folder had of the rows that were asked for."""
+
+    rows: int
+    """Different rows that were asked for."""
+    in_data: int
+    """Rows of the data that are equal to them, and still there."""
+    unmatched: int
+    """Rows that were asked for and that no row of the data equals."""
+    known: int
+    """Rows that were asked for and that were recorded before."""
+
+    @property
+    def only_recorded(self) -> bool:
+        """Whether the data has none of them, and some were not asked for before: a mistake, or they are gone."""
+        return not self.in_data and self.known < self.rows
+
+    @property
+    def sentence(self) -> str:
+        """What was done with the rows, in words."""
+        if self.known == self.rows:
+            have = (
+                f"{self.in_data} rows of the data are equal to"
+                if self.in_data
+                else "no row of the data equals"
+            )
+            return f"Already erased, and recorded once: {have} the {self.rows} asked for."
+        if self.only_recorded:
+            return (
+                "No row of the data equals these; recorded for the future: should the data bring them, no run learns "
+                "from them. Is what was asked for spelled as in the data?"
+            )
+        parts = [f"Erased: {self.in_data} rows of the data are equal to the {self.rows} asked for."]
+        if self.unmatched:
+            parts.append(f"{self.unmatched} of those equal no row; recorded for the future.")
+        if self.known:
+            parts.append(f"{self.known} of those were erased before.")
+        return " ".join(parts)
+
+
 @dataclass(frozen=True)
 class Request:
     """What came of a request to erase rows."""
 
-    rows: int
-    """Rows that were asked for."""
-    in_data: int
-    """Rows of the data that are equal to them, and still there."""
+    found: Found
     sentences: tuple[str, ...]
     """What follows from it, and what does not."""
 
+    @property
+    def rows(self) -> int:
+        """Different rows that were asked for."""
+        return self.found.rows
+
+    @property
+    def in_data(self) -> int:
+        """Rows of the data that are equal to them, and still there."""
+        return self.found.in_data
+
     def to_plain(self) -> dict[str, Any]:
         """Return it as plain values, for JSON."""
-        return {"rows": self.rows, "in_data": self.in_data, "sentences": list(self.sentences)}
+        return {**vars(self.found), "sentences": [self.found.sentence, *self.sentences]}
 
 
-def erase(home: Home, rows: pd.DataFrame) -> Request:
+Confirm = Callable[[int, int], None]
+
+
+def erase(home: Home, rows: pd.DataFrame, confirm: Confirm | None = None) -> Request:
     """Erase the rows that equal one of these in its columns; they may name all columns of the data, or some.
 
     They are erased for all networks of this owner over the same rows. Nothing is erased from the data itself, which is
     its owner's.
+
+    confirm  called before anything is recorded where few rows name a large share of the data, with how many rows that
+             are, and of how many; it raises where they are not to be erased
     """
     peer, columns = home.member(), tuple(sorted(map(str, rows.columns)))
     if not 0 < len(rows) <= MOST_ROWS or not columns:
-        raise PeerError(
+        raise NeedsPerson(
             f"{len(rows)} rows are to be erased; expected 1 to {MOST_ROWS:,}, with a column or more"
         )
     if rows.isna().all(axis=1).any():
-        raise PeerError("a row that is to be erased has no value at all; expected one or more, to tell it by")
+        raise NeedsPerson(
+            "a row that is to be erased has no value at all; expected one or more, to tell it by"
+        )
     rows = rows[list(columns)]
-    in_data = _erase_in(home, peer, rows)
-    sentences = list(_consequences(home, peer, in_data))
+    found = _erase_in(home, peer, rows, confirm)
+    sentences = list(_consequences(home, peer, found))
     for folder in folders_over_rows(home)[1:]:
         sentences += _elsewhere(Home(folder), rows)
-    return Request(len(rows), in_data, tuple(sentences))
+    return Request(found, tuple(sentences))
 
 
-def _erase_in(home: Home, peer: Peer, rows: pd.DataFrame) -> int:
-    """Record rows as erased in one folder, and delete copies of them that its runs keep; return how many it has."""
+def _erase_in(home: Home, peer: Peer, rows: pd.DataFrame, confirm: Confirm | None = None) -> Found:
+    """Record rows as erased in one folder, and delete copies of them that its runs keep; return what it has of them."""
     data = sources.read(peer.settings.data, peer.settings.query, (), peer.terms.texts)
     if absent := [name for name in rows.columns if name not in data.columns]:
-        raise PeerError(
+        raise NeedsPerson(
             f"rows are to be erased by {absent[0]!r}, which is no column of {_source(peer)}; expected columns of it"
         )
-    columns, digests = tuple(rows.columns), sorted(set(digests_of_rows(rows, split_key(home.folder))))
+    key = split_key(home.folder)
+    columns, digests = tuple(rows.columns), sorted(set(digests_of_rows(rows, key)))
+    in_data = Counter(digests_of_rows(data[list(columns)], key))
+    matches = sum(in_data[digest] for digest in digests)
+    if confirm is not None and matches > max(len(digests), LARGE_SHARE * len(data)):
+        confirm(matches, len(data))
     with _alone(home.folder):
-        known = erasures(home.folder)  # a file that was changed is not added to
-        new = [
-            digest
-            for digest in digests
-            if not any(columns == e.columns and digest in e.digests for e in known)
-        ]
+        known = _by_columns(erasures(home.folder)).get(
+            columns, set()
+        )  # a file that was changed is not added to
+        new = [digest for digest in digests if digest not in known]
         if new:
             with contextlib.closing(AuditLog(home.folder / FILE)) as log:
                 digest = hashlib.sha256("".join(new).encode()).digest()
                 log.add("", ERASED, 0, digest, columns=list(columns), rows=new)
     for number in home.run_numbers():
         kept_rows.forget(home.of_run(number))  # they may be in it, whatever the data has now
-    return int(erased(data, erasures(home.folder), home.folder).sum())
+    unmatched = sum(not in_data[digest] for digest in digests)
+    return Found(len(digests), matches, unmatched, len(digests) - len(new))
 
 
 def _elsewhere(home: Home, rows: pd.DataFrame) -> Iterator[str]:
     """Erase rows in another folder over the same rows; yield what follows there, a sentence each."""
     try:
         peer = home.member()
-        in_data = _erase_in(home, peer, rows)
+        found = _erase_in(home, peer, rows)
     except (PeerbayesError, OSError) as error:
         yield (
             f"NOT ERASED in {home.folder}, which has the same rows: {error}. Erase them there with "
             f"`peerbayes peer erase {home.folder}`"
         )
         return
-    yield f"In {home.folder}, which has the same rows, they are erased too ({in_data} in its data):"
-    yield from _consequences(home, peer, in_data)
+    yield f"In {home.folder}, which has the same rows, they are erased too ({found.in_data} in its data)."
+    yield from _consequences(home, peer, found)
 
 
 def _source(peer: Peer) -> str:
@@ -184,24 +251,32 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _consequences(home: Home, peer: Peer, in_data: int) -> Iterator[str]:
+def _consequences(home: Home, peer: Peer, found: Found) -> Iterator[str]:
     """Yield what follows from an erasure, and what does not, a sentence each."""
-    yield "No run that begins from now on learns from them, and they do not come back with the data."
-    if in_data:
-        yield (
-            f"{_source(peer)} still has {in_data} of such rows, which are left out each time it is read. Delete "
-            "them there: peerbayes writes to no data."
-        )
-    runs, open_runs, told = Runs(home.folder), [], []
+    runs, open_runs, heard = Runs(home.folder), [], dict[str, list[int]]()
     for number in runs.home.run_numbers():
         try:
             entry = runs.entry(number)
+            if entry.state in ("running", "paused"):
+                open_runs.append(number)
+            if entry.round or entry.verdict is not None or any(runs.home.of_run(number).records.glob(ASIDE)):
+                heard.setdefault(_names(runs.neighbours(entry), peer), []).append(number)
         except PeerbayesError:  # what cannot be read is no reason not to erase
             continue
-        if entry.state in ("running", "paused"):
-            open_runs.append(number)
-        if entry.round or entry.verdict is not None:
-            told.append(number)
+    versions = History(home.folder).numbers()
+    if found.only_recorded:
+        if numbers := sorted(number for group in heard.values() for number in group):
+            yield (
+                f"If the data had them before, what run {', '.join(map(str, numbers))} learned from them stays, here "
+                "and at the others."
+            )
+        return
+    yield "No run that begins from now on learns from them, and they do not come back with the data."
+    if found.in_data:
+        yield (
+            f"{_source(peer)} still has {found.in_data} of such rows, which are left out each time it is read. Delete "
+            "them there: peerbayes writes to no data."
+        )
     for number in open_runs:
         on = (
             "while this process runs; started again, it stops, since its rows are others, and the copy that it kept of "
@@ -210,18 +285,17 @@ def _consequences(home: Home, peer: Peer, in_data: int) -> Iterator[str]:
             else "no further: its rows are others now, and the copy that it kept of them is deleted"
         )
         yield (
-            f"Run {number} had begun with them and goes on {on}. Give it up with `peerbayes peer leave {home.folder} "
-            f"--run {number}`, if it must not end."
+            f"Run {number} had begun with them and goes on {on}. Give it up with "
+            f"`{leave_command(runs.home.of_run(number).records)}`, if it must not end."
         )
-    if told:
-        names = ", ".join(peer.roster.present(peer.name)) or "nobody any more"
-        which = ", ".join(map(str, told))
+    if heard:
+        which = "; in run ".join(f"{', '.join(map(str, group))}, {names}" for names, group in heard.items())
         yield (
-            f"What others hold stays with them: in run {which}, {names} heard statistics in which these rows were "
-            "summed with all others, and every member has a model that learned from them. Ask them to delete those "
-            "models and states; peerbayes cannot."
+            f"What others hold stays with them: in run {which} heard statistics in which these rows were summed with "
+            "all others, and every member has a model that learned from them. Ask them to delete those models and "
+            "states; peerbayes cannot."
         )
-    if versions := History(home.folder).numbers():
+    if versions:
         yield (
             f"Versions {', '.join(map(str, versions))} of the model in {home.folder / 'models'} may have learned from "
             "them. The next run makes one that has not: `peerbayes run propose`; add --no-warm if its rounds may end "
@@ -229,3 +303,11 @@ def _consequences(home: Home, peer: Peer, in_data: int) -> Iterator[str]:
         )
     if peer.terms.privacy.epsilon is not None:
         yield "What was spent of epsilon stays spent."
+
+
+def _names(neighbours: Sequence[str], peer: Peer) -> str:
+    """Return the names of a run's neighbours, and which of them were revoked since."""
+    revoked = peer.roster.revoked
+    return (
+        ", ".join(f"{name} (revoked since)" if name in revoked else name for name in neighbours) or "nobody"
+    )

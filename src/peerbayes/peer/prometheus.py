@@ -167,7 +167,7 @@ class Exported:
             found += ((self.labels, metric) for metric in metrics_of_member(member))
             for run in self._runs():
                 sent, exact = self._sent.setdefault(run, Sent(run)), may_leave_home(run)
-                labels = self.labels | {"run": "1" if run.records == run.folder else run.records.name}
+                labels = self.labels | {"run": str(run.run_number)}
                 found += ((labels, metric) for metric in metrics_of(status(run, sent), time.time(), exact))
         except (PeerbayesError, OSError, sqlite3.Error):  # a folder that cannot be read now
             yield self.labels, Metric.of("readable", readable, False)
@@ -177,8 +177,7 @@ class Exported:
 
     def _runs(self) -> list[Home]:
         """Return the runs that go on, or else the last one that began."""
-        numbered = map(self.home.of_run, self.home.run_numbers())
-        begun = [run for run in numbered if run.state_path.exists()]
+        begun = self.home.begun_runs()
         return [run for run in begun if not run.outcome_path.exists()] or begun[-1:]
 
 

@@ -77,6 +77,8 @@ class Restored:
     """States of runs that were set aside."""
     given_up: list[int] = field(default_factory=list)
     """Numbers of the runs that do not go on."""
+    awaited: list[int] = field(default_factory=list)
+    """Those of them that others may still wait for: nobody is known to have begun."""
 
     def say(self, sentence: str) -> None:
         self.sentences.append(sentence)
@@ -104,6 +106,7 @@ def restore(path: Path, folder: Path, passphrase: str | None = None, heard: Hear
             kept_rows.forget(home)
             (folder / RESERVED).unlink(missing_ok=True)  # what was reserved counts as released
         (folder / IN_PART).unlink()
+        _take_back(home, done)
         if not home.key_path.exists():
             done.say(f"The backup has no key: bring {home.key_path} back from where you keep it")
     return done
@@ -151,7 +154,9 @@ def _restore_run(home: Home, backup: Backup, where: Path, heard: Heard | None, d
             return
         else:
             _restore_log(source / AUDIT, target / AUDIT, done)
-            _give_up(target / STATE, target, kept, done, "its audit log was gone, or another one")
+            _give_up(
+                _number(where), target / STATE, target, kept, done, "its audit log was gone, or another one"
+            )
     killed = (target / UNFINISHED).exists()  # then the log may be the backup's
     files.write(target / UNFINISHED, b"")
     exact = _restore_log(source / AUDIT, target / AUDIT, done) and not killed
@@ -178,6 +183,8 @@ def _assume_begun(backup: Backup, where: Path, target: Path, heard: Heard | None
     lost = f"{LOST} run {number} of {backup.manifest.network}, terms {terms.digest:.8}"  # no other run's name
     states = {process.state: process.start for process in later.values()} or {lost: 0}
     promise = terms.privacy.promise
+    if where.name and not later:
+        done.awaited.append(number)
     for state, start in states.items():
         costs = {} if promise is None else {f"{ASSUMED} run of {printable(state)}": planned_cost(promise)}
         if costs or later or where.name:
@@ -229,15 +236,18 @@ def _restore_state(
             with contextlib.closing(Store(source / STATE)) as store:
                 store.begin(stored.start)  # neighbours have heard of that start by now
                 store.flush()
+                how = "goes on" if store.value("verdict") is None else "was done"
             _moved(source / STATE, target / STATE)
-            done.say(f"The run goes on after round {stored.round or 0}: {reason}")
+            done.say(f"Run {_number(where)} {how} after round {stored.round or 0}: {reason}")
             return
     of_run = source / TERMS
     terms = Terms.read(of_run if of_run.exists() else backup.folder / TERMS)
     costs = {} if exact else _assumed(terms, source, stored, later)
     why = "it is not known what was sent since" if problem is None else problem
-    _give_up(source / STATE, target, stored, done, why, costs)
+    _give_up(_number(where), source / STATE, target, stored, done, why, costs)
     done.given_up.append(_number(where))
+    if where.name and not stored.round and not any(process.stored for process in later.values()):
+        done.awaited.append(_number(where))
     if later:
         said = "; ".join(
             f"{name} heard {process.stored} rounds and releases of start {process.start}"
@@ -262,6 +272,7 @@ def _problem(stored: Stored, target: Path) -> str | None:
 
 
 def _give_up(
+    number: int,
     state: Path,
     target: Path,
     stored: Stored,
@@ -277,7 +288,7 @@ def _give_up(
     _moved(state, aside)
     done.aside.append(aside)
     done.say(
-        f"The run after round {stored.round or 0} is given up ({why}); its state is {aside}, for the ledger"
+        f"Run {number} is given up after round {stored.round or 0} ({why}); its state is {aside}, for the ledger"
     )
 
 
@@ -401,6 +412,21 @@ def _fill_in(home: Home, backup: Backup, done: Restored) -> None:
         done.say(f"Brought back: {_few(returned)}")
     if kept:
         done.say(f"Kept, as they are newer or as good: {_few(kept)}")
+
+
+def _take_back(home: Home, done: Restored) -> None:
+    """Have the members of runs that were given up before they began not wait for them: this peer declines."""
+    for number in done.awaited:
+        try:
+            if Runs(home.folder).take_back(number, "its folder was brought back from a backup"):
+                done.say(
+                    f"Run {number} is declined in this peer's name: nobody waits for it once `serve` runs here"
+                )
+        except (PeerbayesError, OSError) as error:
+            done.say(
+                f"The other members may wait for run {number}, which could not be declined: {error}. Then decline it "
+                f"with `peerbayes run decline {number} --folder {home.folder}`"
+            )
 
 
 def _is_better(name: str, target: Path, source: Path, backup: Backup) -> bool:

@@ -27,7 +27,7 @@ from peerbayes.peer.agreement.negotiate import Agreed, data_digest
 from peerbayes.peer.agreement.runner import AgreementRunner
 from peerbayes.peer.agreement.terms import SITES
 from peerbayes.peer.agreement.warm import EarlierModel
-from peerbayes.peer.identity.roster import Roster, RunRoster
+from peerbayes.peer.identity.roster import Roster, RunRoster, listens
 from peerbayes.peer.learning.held_out import Evaluator, ModelFile
 from peerbayes.peer.learning.masks import refuse_small
 from peerbayes.peer.learning.releases import promised
@@ -46,6 +46,7 @@ from peerbayes.peer.protocol.session import Membership, NeighbourState, Session
 from peerbayes.peer.protocol.transport import Transport, Unreachable
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.ledger import Ledger
+from peerbayes.peer.state.links_file import REVERSED
 from peerbayes.peer.state.peer_settings import NAMED
 from peerbayes.peer.state.store import PeerState
 from peerbayes.peer.status import FAMILY_CHOICE, unreached
@@ -89,6 +90,9 @@ class RunningPeer:
     """What this peer has of the run whose model all begin with; None: they begin afresh."""
     record: Callable[..., Version | None] | None = None
     """Records the model as a version, with what is known of it; None: beside its file."""
+
+    asked_elsewhere: Callable[[], bool] = lambda: False
+    """Whether neighbours have called this process about something else than this run."""
 
     claimed: Callable[[], None] = lambda: None
     """Called once the rows are those of this run: at every start, before they are used."""
@@ -158,10 +162,15 @@ class RunningPeer:
     def unreached(self) -> str:
         """Return a warning if nobody has called this peer though others answer it; else an empty string."""
         session = self.session
+        address = session.roster.member(session.name).address
         answering = [name for name in session.neighbours if session.neighbour(name).answered]
-        if session.asked_by is not None or not answering:
+        if not listens(address) or not answering or session.asked_by is not None or self.asked_elsewhere():
             return ""
-        return unreached(session.roster.member(session.name).address, answering)
+        if any(
+            session.transport.kind_of(name) == REVERSED for name in session.roster.neighbours(session.name)
+        ):
+            return ""
+        return unreached(address, answering)
 
     async def adopt_offered(self, signed: bytes) -> None:
         """Adopt a newer roster of the authority, whoever sent it. It is read in a thread, one at a time."""
@@ -256,16 +265,20 @@ class RunningPeer:
             notes = (*notes, f"family chosen: {agreed.family_choice.reason}")
         verdict = await asyncio.to_thread(
             concluded, agreed, agreed.named or session.terms, self.store, evaluator, last, self._rounds.model(last),
-            departed, session.round_index, notes, self._rounds.scaling,
+            departed, session.round_index, notes, self._rounds.scaling, self._rounds.settled,
         )  # fmt: skip
         await session.room.until("verdict", lambda: self.store.keep("verdict", verdict.to_json()))
         return verdict
 
     async def _figures(self, agreed: Agreed, evaluator: Evaluator, last: np.ndarray) -> dict[str, Any]:
-        """Return the figures of all sites, before the run and after it, as far as the agreement has them."""
+        """Return the figures of all sites, before the run and after it, as far as the agreement has them.
+
+        held_out  the number of this site's held-out rows
+        """
         figures: dict[str, Any] = {} if agreed.figures is None else {"data": agreed.figures.agreed_json()}
         if self.session.terms.evaluation == SITES:
             model, scaling = self._rounds.model(last), self._rounds.scaling
+            figures["held_out"] = 0 if self.away is None else len(self.away[1])
             figures["sites"] = await self._sites.run(agreed, evaluator, model, scaling)
         return figures
 

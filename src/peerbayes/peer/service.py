@@ -39,7 +39,7 @@ from peerbayes.peer.running_peer import RunningPeer
 from peerbayes.peer.runs.new_rows import remember
 from peerbayes.peer.state.audit_log import LEFT, AuditLog, Log, Tail
 from peerbayes.peer.state.disk import WAITING, Lock, Room, is_scarce, lock, running
-from peerbayes.peer.state.folder import Home, Peer
+from peerbayes.peer.state.folder import Home, Peer, leave_command
 from peerbayes.peer.state.ledger import (
     RESERVED,
     give_back,
@@ -212,6 +212,7 @@ def close_run(journal: Journal, running_peer: RunningPeer) -> None:
 
     def last_notes() -> None:
         journal.flush(running_peer.session.neighbour_states, running_peer.session.waiting)
+        running_peer.store.keep(UNREACHED, "")
         running_peer.session.room.clear_all()  # a run may end before the regular flush notices that there is room again
 
     for write in (last_notes, running_peer.audit.close, running_peer.store.close):
@@ -374,13 +375,13 @@ OF_FILES = {
     errno.EISDIR: "it is a folder; expected a file: correct its name",
 }
 
-# The same for a state, by the error codes of SQLite.
+# The same for a state, by the error codes of SQLite; {leave} is the command that leaves its run.
 OF_STATES = {
     sqlite3.SQLITE_READONLY: OF_FILES[errno.EROFS],
     sqlite3.SQLITE_CANTOPEN: OF_FILES[errno.EACCES],
     sqlite3.SQLITE_PERM: OF_FILES[errno.EACCES],
-    sqlite3.SQLITE_CORRUPT: "it is damaged: leave the run with `peerbayes peer leave`, and keep a copy",
-    sqlite3.SQLITE_NOTADB: "it is damaged: leave the run with `peerbayes peer leave`, and keep a copy",
+    sqlite3.SQLITE_CORRUPT: "it is damaged: leave the run with `{leave}`, and keep a copy",
+    sqlite3.SQLITE_NOTADB: "it is damaged: leave the run with `{leave}`, and keep a copy",
 }
 
 
@@ -401,4 +402,5 @@ def person_needed(folder: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", None) or 0
         if (advice := OF_STATES.get(code & 0xFF)) is None:
             raise
-        raise NeedsPerson(f"the state in {folder} cannot be used: {advice}") from error
+        told = advice.format(leave=leave_command(folder))
+        raise NeedsPerson(f"the state in {folder} cannot be used: {told}") from error

@@ -40,7 +40,7 @@ from peerbayes.peer.state.disk import Lock
 from peerbayes.peer.state.folder import Home, Peer
 from peerbayes.peer.state.ledger import give_back, refuse_broken, refuse_overspent, reserve
 from peerbayes.peer.state.same_rows import undeclared
-from peerbayes.peer.status import Journal, warnings_of
+from peerbayes.peer.status import Journal, untested, warnings_of
 from peerbayes.peer.tasks import BackgroundTasks
 from peerbayes.privacy.exposure import WORDS
 
@@ -391,11 +391,14 @@ class Site:
             renewals=lambda session: self.renewals,
             share_figures=peer.settings.share_figures, earlier=earlier,
             record=lambda **facts: self._record(active.entry, home, facts),
+            asked_elsewhere=lambda: self.session.asked_by is not None,
             claimed=lambda: service.claimed(home, run_rows),
         )  # fmt: skip
         if store.last() is None:  # once a run, before anything leaves
             for alarm in exposure(peer, labels).alarms():
                 journal("exposed", {"alarm": f"{alarm}. {WORDS}"})
+            for warning in untested(home, peer.terms):
+                journal("warning", {"warning": warning})
         active.peer = running_peer
         log.info(f"it begins: {len(peer.roster.members)} members, terms {peer.terms.digest:.8}")
         work = asyncio.ensure_future(running_peer.run())

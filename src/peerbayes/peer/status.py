@@ -10,19 +10,27 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from peerbayes.data.files import printable
 from peerbayes.errors import PeerbayesError, PeerError
+from peerbayes.peer.agreement.terms import SITES, Terms
 from peerbayes.peer.identity import keys
 from peerbayes.peer.learning.held_out import error_text
+from peerbayes.peer.models.history import History
 from peerbayes.peer.protocol.session import NeighbourState, Waiting
 from peerbayes.peer.renewing import Renewed, renewal_status, renewal_warning
+from peerbayes.peer.runs.consent import FILE as CONSENT
+from peerbayes.peer.runs.consent import Consent
+from peerbayes.peer.runs.timetable import FILE as SCHEDULE
+from peerbayes.peer.runs.timetable import Schedule
 from peerbayes.peer.state.audit_log import Tail
 from peerbayes.peer.state.disk import WAITING, phase
 from peerbayes.peer.state.folder import Home, Peer
 from peerbayes.peer.state.ledger import spent
 from peerbayes.peer.state.links_file import links_of
+from peerbayes.peer.state.peer_settings import NOT_SHARED
 from peerbayes.peer.state.same_rows import one_sided
 from peerbayes.peer.state.store import FIGURES, NoState, PeerState, Store
 from peerbayes.peer.tasks import Rate
@@ -35,7 +43,23 @@ OTHERS = 0o077  # permission bits that a private file does not have
 
 def warnings_of(home: Home, peer: Peer, now: datetime | None = None) -> list[str]:
     """Return the problems of a peer's folder that do not prevent a run."""
-    return [*_readable(home), *_uncounted(home), *_ending(home, peer, now or datetime.now(UTC))]
+    return [
+        *_readable(home),
+        *_uncounted(home),
+        *_ending(home, peer, now or datetime.now(UTC)),
+        *untested(home, peer.terms),
+        *_unusable(home),
+    ]
+
+
+def untested(home: Home, terms: Terms) -> Iterable[str]:
+    """Yield that a run is to tell the errors of all sites on held-out rows, and this site holds none out."""
+    settings = home.settings()
+    if terms.evaluation == SITES and not settings.hold_out and settings.share_figures != NOT_SHARED:
+        yield (
+            f'evaluation is "sites" in the agreement, and {home.settings_path} has no hold_out: nothing will be known '
+            "of the model's errors here. Write hold_out = 0.2, for a fifth of the rows, before the run begins"
+        )
 
 
 def days_left(certificate: bytes, now: datetime | None = None) -> float:
@@ -56,6 +80,15 @@ def _readable(home: Home) -> Iterable[str]:
     for path in (home.key_path, home.state_path):
         if path.exists() and (mode := path.stat().st_mode & 0o777) & OTHERS:
             yield f"{path} can be read by others (mode {mode:04o}); make it private with `chmod 600 {path}`"
+
+
+def _unusable(home: Home) -> Iterable[str]:
+    """Yield why a standing consent or a schedule cannot be used: nothing is approved, or proposed, by it."""
+    for kind, name in ((Consent, CONSENT), (Schedule, SCHEDULE)):
+        try:
+            kind.read(home.folder / name)
+        except (PeerbayesError, OSError) as error:
+            yield f"{name} cannot be used: {error}"
 
 
 def _uncounted(home: Home) -> Iterable[str]:
@@ -121,11 +154,12 @@ def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
     log = (sent or Sent(home)).read()
     report: dict[str, Any] = {
         **member_status(home, peer),
+        "run": home.run_number,
         "closed": peer.roster.closed,
         "members": len(peer.roster.members),
         "round": 0,
         "rounds": peer.terms.message_rounds,
-        "model": str(home.model_path) if home.model_path.exists() else None,
+        "model": _model_of(home, peer),
         "neighbours": {
             name: {"seen": None, "done": 0, "note": "", "usual": None}
             for name in peer.roster.neighbours(peer.name)
@@ -176,12 +210,23 @@ def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
     return report
 
 
+def _model_of(home: Home, peer: Peer) -> str | None:
+    """Return the path of a run's model; None: there is none. The file of applications may be that of a later run."""
+    path: Path | None = home.model_path
+    if home.run_number == 1 and home.shown_run().run_number > 1:
+        history = History(home.folder)
+        versions = [version.number for version in history.versions() if version.run == peer.roster.run]
+        path = history.path(versions[-1]) if versions else None
+    return str(path) if path is not None and path.exists() else None
+
+
 def figures_of(home: Home) -> dict[str, Any]:
     """Return the figures of all sites that a peer has: of their data before a run, and of its model after it."""
     peer = home.load()
     report = {
         "name": peer.name,
         "network": peer.terms.network,
+        "run": home.run_number,
         "agreed": {"figures": peer.terms.figures, "evaluation": peer.terms.evaluation},
         "figures": None,
         "sites": None,
@@ -331,10 +376,10 @@ class Journal:
             tail += (
                 f"; waited {waited.seconds:.2f} s for {', '.join(names)}" if waited.seconds >= NOTICED else ""
             )
-        log.info(
-            f"round {facts['round']}/{facts['of']}: heard {len(heard)} of {len(heard) + len(missing)} in "
-            f"{now - self._began:.2f} s{tail}"
-        )
+        did = f"heard {len(heard)} of {len(heard) + len(missing)}"
+        if facts.get("by_sum"):  # it goes over a tree: no neighbour alone is heard, or missed
+            did = "added up over all peers"
+        log.info(f"round {facts['round']}/{facts['of']}: {did} in {now - self._began:.2f} s{tail}")
         self._began = now
 
     def flush(self, neighbour_states: dict[str, NeighbourState], waiting: Waiting | None = None) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from peerbayes.data.files import size
 from peerbayes.report.style import (
     CLASSES,
     Spec,
@@ -27,7 +28,6 @@ from peerbayes.report.style import (
     label,
     packed,
     shown,
-    size,
     trace,
 )
 from peerbayes.simulation.view import LEVELS, View

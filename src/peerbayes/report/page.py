@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from peerbayes.data.files import size
 from peerbayes.data.registry import Registry, callable_problem
 from peerbayes.errors import ExtensionError
 from peerbayes.learning.family_choice import FamilyChoice
@@ -18,7 +19,7 @@ from peerbayes.report import provenance_card
 from peerbayes.report.curves import ERROR_NAMES, REFERENCE_TITLES, compared
 from peerbayes.report.figures import COMPARED, captions_of, columns, learned_by, of
 from peerbayes.report.side_by_side import aligned
-from peerbayes.report.style import STATIC, Spec, compact_json, figure, packed, script, shown, size, style_ids
+from peerbayes.report.style import STATIC, Spec, compact_json, figure, packed, script, shown, style_ids
 from peerbayes.simulation.result import Run
 from peerbayes.simulation.scores import ALONE, ERROR, PEERS, TITLES, title_of
 from peerbayes.simulation.view import HELD, View, sampled

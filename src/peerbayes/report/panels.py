@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from peerbayes.report.style import Spec, axis, colour, colours_of, label, trace
+from peerbayes.simulation.scores import figure_title
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +28,9 @@ DASHES = (
     "dashdot",
 )  # the colours begin again after ten lines, with the next of these
 REFERENCE_DASHES = ("dash", "dot", "dashdot", "longdash")
+LONGEST_TITLE = 60  # characters of an axis' title
+FROM_ZERO = 0.5  # an axis begins at 0 if at most this share of its height is below everything that is drawn
+ROOM = 0.06  # of the height, above and below what is drawn
 TOLERANCE = 1e-6  # references closer than this are one line
 
 Key = tuple[Any, ...]
@@ -167,13 +171,31 @@ def scale_of(log: bool, extent: tuple[float, float]) -> Spec:
     return {"type": "log", "dtick": 1 if far else "D2"}
 
 
+def heights_of(data: Sequence[Spec], log_y: bool) -> Spec:
+    """Return the vertical axis that shows what is drawn: from 0 where that leaves most of the height to it."""
+    if log_y:
+        return {"type": "log", "dtick": "D2", "tickformat": "~g"}
+    drawn: list[float] = []
+    for item in data:
+        errors, y = item.get("error_y", {}), item["y"]
+        drawn += y
+        drawn += [value + error for value, error in zip(y, errors.get("array", ()), strict=False)]
+        drawn += [value - error for value, error in zip(y, errors.get("arrayminus", ()), strict=False)]
+    finite = [value for value in drawn if value is not None and math.isfinite(value)]
+    low, high = min(finite), max(finite)
+    if 0 <= low <= FROM_ZERO * high or low == high:
+        return {"rangemode": "tozero"}
+    beyond = ROOM * (high - low)
+    return {"range": [low - beyond, high + beyond]}
+
+
 def layout_of(
     panels_by: Sequence[str],
     panels: Sequence[Key],
     metric: str,
     x_title: str,
     x_axis: Spec,
-    log_y: bool,
+    y_axis: Spec,
     entries: int,
 ) -> Spec:
     """Return the layout: panels in a grid, all with the same axes, and titles at the edges only."""
@@ -190,9 +212,9 @@ def layout_of(
             showticklabels=lowest,
         )
         axes[f"yaxis{suffix}"] = axis(
-            label(metric.replace("_", " ")) if leftmost else "",
+            label(figure_title(metric), LONGEST_TITLE) if leftmost else "",
             **({} if number == 0 else {"matches": "y"}),
-            **({"type": "log", "dtick": "D2", "tickformat": "~g"} if log_y else {"rangemode": "tozero"}),
+            **y_axis,
             showticklabels=leftmost,
         )
     titles = [

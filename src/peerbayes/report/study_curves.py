@@ -9,7 +9,6 @@ standard deviation over peers, `NAME_std`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from peerbayes.report.panels import (
     ROUND_COLUMNS,
     Key,
     axes_of,
+    heights_of,
     layout_of,
     looks_of,
     reference_lines,
@@ -34,12 +34,14 @@ from peerbayes.report.panels import (
     where,
 )
 from peerbayes.report.style import Spec, faint_of, figure, label, shown, trace, white
+from peerbayes.simulation.scores import figure_title
 
 if TYPE_CHECKING:
     import pandas as pd
 
 BANDS = ("seeds", "peers")
 CONFIDENCE = 0.95  # of the intervals of means over seeds
+STILL = "longdashdot"  # of what sends nothing, unlike references
 # Metrics of a run's own history, which may come without the spread over peers.
 KNOWN_METRICS = ("train_error", "test_error", "soft_error", "disagreement", "floored")
 
@@ -90,23 +92,32 @@ def curves_spec(
     by, panels_by = roles(rows, settings, colour, facet)
     lines, panels = values_of(rows, by), values_of(rows, panels_by)
     looks = dict(zip(lines, looks_of(by, lines), strict=True))
+    drawn = [
+        (number, line, mean_curve(selected, x, metric, band))
+        for (number, panel), line in product(enumerate(panels), lines)
+        if len(selected := where(rows, (*panels_by, *by), (*panel, *line)))
+    ]
+    # What sends nothing has no place by bytes: a level line across the others, as a reference has.
+    moving = [curve["x"] for _, _, curve in drawn if (curve["x"] > 0).any()]
+    across = np.concatenate(moving or [curve["x"] for _, _, curve in drawn])
+    across = across[across > 0] if log_x and (across > 0).any() else across
+    extent = (float(across.min()), float(across.max()))
     data: list[Spec] = []
-    extent = (math.inf, -math.inf)
-    for (number, panel), line in product(enumerate(panels), lines):
-        selected = where(rows, (*panels_by, *by), (*panel, *line))
-        if len(selected):
-            curve, name = mean_curve(selected, x, metric, band), label(title_of(by, line))
-            if log_x and not (curve["x"] > 0).any():
-                name += f" (0 {x})"  # such a line has no place on the axis
-            extent = min(extent[0], *curve["x"]), max(extent[1], *curve["x"])
-            data += [{**item, **axes_of(number)} for item in _line(curve, x, name, looks[line], log_y)]
+    for number, line, curve in drawn:
+        name = label(title_of(by, line))
+        if still := bool(moving) and not (curve["x"] > 0).any():
+            curve = _level(curve, extent)
+            name += f" (0 {x})" if log_x else ""  # no place on the axis says so
+        items = _line(curve, x, name, looks[line], log_y, still)
+        data += [{**item, **axes_of(number)} for item in items]
     for number, panel in enumerate(panels):
         lines_of = reference_lines(references, panels_by, panel, by, looks, extent)
         data += [{**item, **axes_of(number)} for item in lines_of]
     entries = show_each_once(data)
     x_axis = {**AGAINST[x].ticks, **scale_of(log_x, extent)}
     named = entries if entries > 1 else 0
-    layout = layout_of(panels_by, panels, metric, AGAINST[x].title, x_axis, log_y, named)
+    y_axis = heights_of(data, log_y)
+    layout = layout_of(panels_by, panels, metric, AGAINST[x].title, x_axis, y_axis, named)
     return figure(data, _sentence(rows, metric, by, lines), **layout)
 
 
@@ -162,9 +173,18 @@ def _checked(history: pd.DataFrame, x: str, metric: str, band: str | None) -> pd
     return rows
 
 
-def _line(curve: dict[str, np.ndarray], x: str, name: str, look: tuple[str, str], log_y: bool) -> list[Spec]:
-    """Return the traces of a line: the two edges of its band, where it has one, and the mean."""
+def _level(curve: dict[str, np.ndarray], extent: tuple[float, float]) -> dict[str, np.ndarray]:
+    """Return a level line at the end of a curve."""
+    ends = {name: np.repeat(curve[name][-1:], 2) for name in ("mean", "low", "high")}
+    return {"x": np.array(extent), **ends}
+
+
+def _line(
+    curve: dict[str, np.ndarray], x: str, name: str, look: tuple[str, str], log_y: bool, still: bool = False
+) -> list[Spec]:
+    """Return the traces of a line: the edges of its band, where it has one, and the mean; `still`: nothing is sent."""
     line_colour, dash = look
+    dash = STILL if still else dash
     x_values, low, high = curve["x"].tolist(), curve["low"], curve["high"]
     if log_y:  # a logarithmic axis has no place for an edge below zero
         positive = curve["mean"][curve["mean"] > 0]
@@ -210,4 +230,4 @@ def _sentence(rows: pd.DataFrame, metric: str, by: Sequence[str], lines: Sequenc
         for line in lines
         if len(where(last, by, line))
     ]
-    return f"Mean {metric.replace('_', ' ')} after the last round: {'; '.join(means)}."
+    return f"Mean {figure_title(metric)} after the last round: {'; '.join(means)}."

@@ -20,6 +20,7 @@ from peerbayes.report.panels import (
     TOLERANCE,
     Key,
     axes_of,
+    heights_of,
     layout_of,
     looks_of,
     reference_lines,
@@ -32,6 +33,7 @@ from peerbayes.report.panels import (
 )
 from peerbayes.report.style import Spec, figure, label, shown, trace, white
 from peerbayes.report.style import colour as colour_of
+from peerbayes.simulation.scores import figure_title
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,7 +106,7 @@ def ends_spec(
         data += [{**item, **axes_of(number)} for item in drawn]
     entries = show_each_once(data)
     layout = layout_of(
-        panels_by, panels, metric, label(x or ""), _axis(places, numbers, log_x, extent), log_y,
+        panels_by, panels, metric, label(x or ""), _axis(places, numbers, log_x, extent), heights_of(data, log_y),
         entries if entries > 1 else 0,
     )  # fmt: skip
     return figure(data, _sentence(rows, metric, settings), **layout)
@@ -187,4 +189,4 @@ def _sentence(rows: pd.DataFrame, metric: str, settings: Sequence[str]) -> str:
         f"{shown(title_of(settings, key), 40)}: {mean:.4f}"
         for key, mean in zip(keys, rows["mean"], strict=True)
     ]
-    return f"Mean {metric.replace('_', ' ')} at the end: {'; '.join(means)}."
+    return f"Mean {figure_title(metric)} at the end: {'; '.join(means)}."

@@ -55,7 +55,6 @@ def number(value: float) -> float | None:
 # --- names from data as literal text: in labels plotly interprets a few HTML tags, entities and %{…} templates
 
 LONGEST = 28  # characters of a label; longer ones are cut off
-UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def label(value: Any, longest: int = LONGEST) -> str:
@@ -83,14 +82,6 @@ def distinct(labels: list[str]) -> list[str]:
 def decimal(value: float) -> str:
     """Return a number with about three digits."""
     return f"{value:.3f}" if abs(value) < 1 else f"{value:,.4g}"
-
-
-def size(count: float) -> str:
-    """Return a number of bytes with its unit."""
-    power = 0
-    while count >= 1000 and power < len(UNITS) - 1:
-        count, power = count / 1000, power + 1
-    return f"{count:.3g} {UNITS[power]}"
 
 
 # --- colours and common layout of all figures. A dark page replaces these colours with its own

@@ -13,6 +13,7 @@ strategy = "auto"
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,8 @@ from peerbayes.data.sources.date_forms import parsed_form
 from peerbayes.errors import ConfigurationError, DataChanged, PeerbayesError
 from peerbayes.simulation.old_names import NEW_NAMES, advice
 from peerbayes.simulation.partitions import owner_column
+from peerbayes.simulation.places import first_there
+from peerbayes.simulation.provenance import WITH_FILES
 from peerbayes.simulation.settings import SimulationArguments
 
 
@@ -84,7 +87,8 @@ class Data(TypedDict, total=False):
         "digits", text_value("the name of a dataset"), "a dataset, as `peerbayes datasets list` names it")]
     file: Annotated[str, Setting(
         None, text_value("the path of a file, or a database's URL"),
-        "a .csv or .parquet file of your own, or a database's SQLAlchemy URL, instead")]
+        "a .csv or .parquet file of your own, or a database's SQLAlchemy URL, instead; a relative path is looked for "
+        "in the working directory, then in the folder of the TOML file")]
     query: Annotated[str, Setting(
         None, text_value("a SQL query"), "the SQL that gives the rows, where `file` is a URL")]
     label: Annotated[str, Setting(
@@ -162,7 +166,31 @@ def read(path: Path, changes: tuple[str, ...] = ()) -> Configuration:
     file.settings({}, "not a section", further=("data", "simulation"))
     data, settings = sections(file)
     check_data(file, data)
-    return Configuration(data, settings | parse_changes(changes), file)
+    settings |= {
+        name: _near(value, path.parent) or value
+        for name, value in settings.items()
+        if name in WITH_FILES and isinstance(value, str) and Path(value).suffix
+    }
+    return Configuration(located(data, path.parent), settings | parse_changes(changes), file)
+
+
+def located(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return entries of [data] in which files that are not here are those in or near the folder of the TOML file.
+
+    Where the digest of the rows is there, a file of the same name in that folder will do too.
+    """
+    entries = dict(data)
+    for entry in ("file", "test"):
+        written = str(data.get(entry, ""))
+        if written and "://" not in written:
+            same_name = Path(written).name if "digest" in data else written
+            entries[entry] = _near(written, folder) or _near(same_name, folder) or written
+    return entries
+
+
+def _near(file: str, folder: Path) -> str | None:
+    """Return the path of a file that is here, or by its relative path from a folder."""
+    return first_there([file, os.path.normpath(folder / file)])
 
 
 def opened(path: Path) -> SettingsFile:

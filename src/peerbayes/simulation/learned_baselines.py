@@ -26,7 +26,15 @@ from peerbayes.learning.metrics import Sample
 from peerbayes.model import core
 from peerbayes.model.devices import NUMPY, fetch
 from peerbayes.simulation import baselines
-from peerbayes.simulation.baselines import FEDAVG, MAJORITY, OVER_NETWORK, SOFTMAX, VOTE, Baseline
+from peerbayes.simulation.baselines import (
+    FEDAVG,
+    MAJORITY,
+    OVER_NETWORK,
+    SOFTMAX,
+    VOTE,
+    Baseline,
+    learners_of,
+)
 from peerbayes.simulation.evaluation import Evaluation
 from peerbayes.simulation.population import Population, plain_columns
 from peerbayes.simulation.settings import SimulationSettings
@@ -104,8 +112,9 @@ def _votes(stats: np.ndarray, sample: Sample) -> Iterator[Predictions]:
         mean, product, models = mean + np.exp(log_posterior), product + log_posterior, models + 1
     fewer = models < len(stats)
     note = (f"{VOTE} is that of {models:,} of {len(stats):,} peers, evenly spaced",) if fewer else ()
-    yield Predictions(VOTE, [np.asarray(mean) / models], notes=note)
-    yield Predictions(f"{VOTE}-product", [core.softmax(np.asarray(product) / models)])
+    of_mean, of_product = learners_of(VOTE)
+    yield Predictions(of_mean, [np.asarray(mean) / models], notes=note)
+    yield Predictions(of_product, [core.softmax(np.asarray(product) / models)])
 
 
 # --- estimators of scikit-learn
@@ -132,12 +141,10 @@ class _Estimators:
         of_all = [np.flatnonzero(self.peers.from_honest)]
         slices = held.slices
         of_peers = [np.arange(slices[peer].start, slices[peer].stop) for peer in chosen]
-        name = self.baseline.name
-        fewer = f"{name}-alone is that of {len(chosen)} of {len(counted):,} peers, evenly spaced"
-        yield self._learned(f"{name}-pooled", features, tested, of_all)
-        yield self._learned(
-            f"{name}-alone", features, tested, of_peers, fewer if len(chosen) < len(counted) else ""
-        )
+        pooled, alone = learners_of(self.baseline.name)
+        fewer = f"{alone} is that of {len(chosen)} of {len(counted):,} peers, evenly spaced"
+        yield self._learned(pooled, features, tested, of_all)
+        yield self._learned(alone, features, tested, of_peers, fewer if len(chosen) < len(counted) else "")
 
     def _learned(
         self, learner: str, features: np.ndarray, tested: np.ndarray, shares: list[np.ndarray], note: str = ""

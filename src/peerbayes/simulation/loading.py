@@ -23,13 +23,15 @@ def load(path: str | Path) -> Any:
     target = arguments.path("path", path, EXPECTED)
     if target.is_dir():
         return _of_folder(target)
+    if not target.exists():
+        raise FileNotFoundError(no_run(target))
     if files.kind_of(target) == "run":
         return _run(target)
     return _model(target)
 
 
 def _of_folder(folder: Path) -> Any:
-    from peerbayes.simulation.result import LIVE_FILE, RUN_FILE
+    from peerbayes.simulation.result import RUN_FILE
 
     if (folder / STUDY_FILE).is_file():
         return import_module("peerbayes.experiments.study").Study.load(folder)  # a call upwards
@@ -37,14 +39,29 @@ def _of_folder(folder: Path) -> Any:
         return _run(folder)
     if (folder / MODEL_FILE).is_file():
         return _model(folder / MODEL_FILE)
+    raise ModelFileError(no_run(folder))
+
+
+def no_run(folder: Path) -> str:
+    """Return why a folder, or what a path names, cannot be opened as a run, and what to do."""
+    from peerbayes.simulation.result import LIVE_FILE, RUN_FILE
+
     runs = sorted(path.parent.name for path in folder.glob(f"*/{RUN_FILE}"))
-    if (folder / LIVE_FILE).exists():
+    if not folder.exists():
+        problem = f"does not exist; expected {EXPECTED}"
+    elif (folder / STUDY_FILE).exists():
+        problem = (
+            f"is the folder of a study, which has no {RUN_FILE}: `peerbayes study {folder}` shows it, and "
+            f"pb.load opens it. To compute a study again, run its TOML with another --out: "
+            f"pb.load({str(folder)!r}).toml() returns it"
+        )
+    elif (folder / LIVE_FILE).exists():
         problem = f"has a run that is not finished: see it with `peerbayes watch {folder}`"
     elif runs:
         problem = f"has several runs; open one of them: {', '.join(runs[:8])}{', …' if len(runs) > 8 else ''}"
     else:
         problem = f"has neither {RUN_FILE} nor {MODEL_FILE}; expected {EXPECTED}"
-    raise ModelFileError(f"{folder} {problem}")
+    return f"{folder} {problem}"
 
 
 def _run(path: Path) -> Any:

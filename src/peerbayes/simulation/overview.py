@@ -6,7 +6,7 @@ import math
 from html import escape
 from typing import Any
 
-from peerbayes.data.files import printable
+from peerbayes.data.files import printable, size
 
 Run = Any  # a `result.Run`, which shows itself by this file
 
@@ -30,7 +30,7 @@ def overview(run: Run) -> list[tuple[str, str]]:
         ("peers", counted),
         ("learned", f"{learned}{f' (chosen: {own})' if own else ''}; {summary['rounds']:,.0f} rounds"),
         *_errors(summary),
-        ("sent", f"{summary['bytes_per_peer'] / 1e6:,.2f} MB by each peer"),
+        ("sent", f"{size(summary['bytes_per_peer'])} by each peer"),
     ]
     if data := run.provenance.data:
         where = f"{run.provenance.source}: {data['rows']:,} rows, {data['columns']:,} columns, "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from peerbayes.data.arguments import about, shown
 from peerbayes.data.sources.values import missing_columns
 from peerbayes.data.table import Table, distinct, missing_of
-from peerbayes.errors import PartitionError
+from peerbayes.errors import DataWarning, PartitionError
 from peerbayes.network.topologies import node_count
 from peerbayes.simulation.partitions import owner_column
 
@@ -59,7 +60,7 @@ class Owners:
         order = np.argsort(codes, kind="stable")
         rows = np.flatnonzero(present)[order]
         parts = np.split(rows, np.cumsum(np.bincount(codes))[:-1])
-        return cls(_without(table, column), column, tuple(map(str, owners)), parts)
+        return cls(without_columns(table, [column]), column, tuple(map(str, owners)), parts)
 
     def features(self, test: Any) -> Any:
         """Return test rows and their labels without the column of owners; what is no such pair as it is."""
@@ -67,7 +68,22 @@ class Owners:
             return test
         with about("test"):
             table = Table.of(test[0])
-        return (_without(table, self.column).native, test[1]) if self.column in table.names else test
+        return without_columns(table, [self.column]).native, test[1]
+
+    def warn_of_single_rows(self, stacklevel: int) -> None:
+        """Warn of peers that hold one row: the column may name no owners.
+
+        stacklevel  of the line that is to blame, counted from the caller of this method: 1 is that caller
+        """
+        single = sum(part.size == 1 for part in self.parts)
+        if single:
+            warnings.warn(
+                f"column {self.column!r} has {len(self.names):,} different values, each a peer, and {single:,} of them "
+                f"{'is' if single == 1 else 'are'} in one row only; expected a column of owners with many rows "
+                "each, such as hospitals",
+                DataWarning,
+                stacklevel=stacklevel + 1,
+            )
 
     @property
     def sentence(self) -> str:
@@ -76,9 +92,10 @@ class Owners:
         return ", ".join(self.names[:NAMED]) + more
 
 
-def _without(table: Table, column: str) -> Table:
-    """Return the table without a column."""
-    return Table.of(table.frame.drop(table.labels[table.names.index(column)]))
+def without_columns(table: Table, columns: Collection[str]) -> Table:
+    """Return the table without those of these columns that it has."""
+    labels = [label for name, label in zip(table.names, table.labels, strict=True) if name in columns]
+    return Table.of(table.frame.drop(labels)) if labels else table
 
 
 def owners_in(X: Any, arguments: Mapping[str, Any]) -> tuple[Any, Owners | None]:

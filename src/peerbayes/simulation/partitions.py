@@ -72,7 +72,7 @@ def partition(
         raise PartitionError(
             f"the partition is {shown(spec)}; `simulate` reads owners from the column of a table"
         )
-    sizes = _sizes(rows_per_peer, peers, rows)
+    sizes = dealt_sizes(rows_per_peer, peers, rows)
     if name in ("drift-x", "drift-xy"):
         features = _numbers(features() if callable(features) else features, rows)
     ranked = rng.permutation(rows)  # the first draw, so that it is the same for every name
@@ -299,7 +299,7 @@ def sizes_asked(rows_per_peer: Any, peers: int, most: int = LARGEST) -> np.ndarr
     return np.broadcast_to(sizes, peers)
 
 
-def _sizes(rows_per_peer: Any, peers: int, rows: int) -> np.ndarray:
+def dealt_sizes(rows_per_peer: Any, peers: int, rows: int) -> np.ndarray:
     """Return the number of rows of each peer: [N], at most n in all."""
     if rows_per_peer is None:
         return rows // peers + (np.arange(peers) < rows % peers).astype(np.int64)

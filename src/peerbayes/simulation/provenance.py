@@ -6,8 +6,8 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from peerbayes.data.table import Table
 from peerbayes.errors import ConfigurationError
 from peerbayes.learning.robust.attacks import Attack
 from peerbayes.privacy.accounting import Privacy
+from peerbayes.simulation.places import Places, first_there, from_folder, places_of
 from peerbayes.simulation.settings import SimulationArguments
 
 IN_MEMORY = "a table in memory"
@@ -33,6 +34,7 @@ NOT_ASKED = ("checkpoint", "live", "progress", "callbacks")
 # Arguments whose texts may be paths of files, and of which files.
 WITH_FILES = {"topology": "links", "faults": "faults", "message_loss": "lost messages"}
 
+FILE = "$file"  # begins what an argument that names a file is written as
 ARRAYS = "asked "  # begins the names of arrays that belong to arguments
 
 CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")  # of a database's URL
@@ -52,6 +54,8 @@ class Provenance:
     """What was chosen for the settings left open: strategy, family, start, …"""
     machine: dict[str, Any] = field(default_factory=dict)
     """Processor, cores, threads, the kernels of BLAS, and the operating system; no name of a host or a user."""
+    places: Places = field(default_factory=dict, repr=False, compare=False)
+    """Where the files that it names are on this machine; a saved run has their paths from its folder."""
 
     @property
     def source(self) -> str:
@@ -64,14 +68,38 @@ class Provenance:
         return str(source.get("file", IN_MEMORY if self.data else ""))
 
     @classmethod
-    def restored(cls, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Provenance:
-        """Return what `header` wrote, with its arrays among those of the run's file."""
+    def restored(
+        cls,
+        header: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray],
+        ways: Mapping[str, str],
+        folder: Path,
+    ) -> Provenance:
+        """Return what `header` wrote, with its arrays among those of the run's file, and where its files are."""
         asked_arrays = {name: array for name, array in arrays.items() if name.startswith(ARRAYS)}
-        return cls(**header, arrays=asked_arrays)
+        return cls(**header, arrays=asked_arrays, places=from_folder(_files_of(header), ways, folder))
+
+    def located(self, named: Any) -> Provenance:
+        """Return the same with the places of the files that `named` names: the source of rows, or arguments."""
+        names = list(_files_of(named))
+        return replace(self, places={**self.places, **places_of(names)}) if names else self
 
     def header(self) -> dict[str, Any]:
         """Return what a run's file has of it, beside the arrays."""
         return {"data": self.data, "asked": self.asked, "chosen": self.chosen, "machine": self.machine}
+
+
+def _files_of(value: Any) -> Iterator[str]:
+    """Yield the files that entries of [data] name, `file` and `test`, and arguments as they are written."""
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            if key in ("file", "test", FILE) and isinstance(entry, str):
+                yield entry
+            else:
+                yield from _files_of(entry)
+    elif isinstance(value, list):
+        for entry in value:
+            yield from _files_of(entry)
 
 
 def data_of(X: Any, y: Any, classes: int, test: tuple[Any, Any] | None) -> dict[str, Any]:
@@ -155,7 +183,7 @@ def _plain(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if name in WITH_FILES and isinstance(value, str | Path) and Path(value).is_file():
-        return {"$file": str(value), "sha256": file_digest(Path(value))}
+        return {FILE: str(value), "sha256": file_digest(Path(value))}
     if isinstance(value, network.LossTrace):
         return _kept(arrays, "$trace", np.array(sorted(value.messages)).reshape(-1, 3))
     if isinstance(value, network.Fault):
@@ -210,37 +238,36 @@ def file_digest(path: Path) -> str:
 def arguments_of(provenance: Provenance) -> dict[str, Any]:
     """Return the arguments of a run's simulation, but for rows to test on; refuse those that no file can hold."""
     arguments = {
-        name: _read(name, value, provenance.arrays)
-        for name, value in provenance.asked.items()
-        if name != "test"
+        name: _read(name, value, provenance) for name, value in provenance.asked.items() if name != "test"
     }
     if isinstance(arguments.get("privacy"), dict):
         arguments["privacy"] = declarations(SimulationArguments)["privacy"].kind.read(arguments["privacy"])
     return arguments
 
 
-def _read(name: str, value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def _read(name: str, value: Any, provenance: Provenance) -> Any:
     """Return an argument from what `written` made of it."""
+    arrays = provenance.arrays
     if isinstance(value, list):
-        return [_read(name, entry, arrays) for entry in value]
+        return [_read(name, entry, provenance) for entry in value]
     if not isinstance(value, dict):
         return value
     kind: str = next(iter(value), "")
     if not kind.startswith("$"):
-        return {key: _read(name, inside, arrays) for key, inside in value.items()}
+        return {key: _read(name, inside, provenance) for key, inside in value.items()}
     entry: Any = value[kind]
     if kind == "$cannot":
         raise ConfigurationError(
             f"{name} was {entry}, which no file can hold: this run can be made again only in Python, by the same call"
         )
-    if kind == "$file":
-        return _unchanged(name, Path(entry), value["sha256"])
+    if kind == FILE:
+        return _unchanged(name, entry, value["sha256"], provenance.places)
     if kind == "$schema":
         return Schema.from_json(entry)
     if kind == "$changing":
         return network.Changing(**entry)
     if kind == "$pairs":
-        return {key: _read(name, inside, arrays) for key, inside in entry}
+        return {key: _read(name, inside, provenance) for key, inside in entry}
     array = arrays[entry].astype(np.int64)
     if kind == "$trace":
         return network.LossTrace(frozenset(map(tuple, array.tolist())))
@@ -253,15 +280,17 @@ def _read(name: str, value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     raise ConfigurationError(f"{name} is {shown(value)}, which a newer peerbayes wrote; update this one")
 
 
-def _unchanged(name: str, path: Path, digest: str) -> str:
-    """Return the path of a file that is the one a run was made with."""
-    if not path.is_file():
+def _unchanged(name: str, file: str, digest: str, places: Places) -> str:
+    """Return the path of a file that is the one a run was made with, where the run had it or here."""
+    path = first_there([places.get(file, file), file])
+    if path is None:
         raise ConfigurationError(
-            f"{path}, the file of {WITH_FILES[name]} that {name} names, is not here; run where it is"
+            f"{file}, the file of {WITH_FILES[name]} that {name} names, is not here; put it into the run's "
+            "folder, or run where it is"
         )
-    if file_digest(path) != digest:
+    if file_digest(Path(path)) != digest:
         raise ConfigurationError(
             f"{path}, the file of {WITH_FILES[name]} that {name} names, has changed since the run; expected sha256 "
             f"{digest}"
         )
-    return str(path)
+    return path

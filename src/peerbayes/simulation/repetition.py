@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from peerbayes.errors import ConfigurationError, DataChanged
 from peerbayes.simulation import config
-from peerbayes.simulation.provenance import arguments_of, described, source_of
+from peerbayes.simulation.places import first_there
+from peerbayes.simulation.provenance import WITH_FILES, arguments_of, described, source_of
 from peerbayes.simulation.records import COLUMNS
 from peerbayes.simulation.result import Run
 from peerbayes.simulation.run import simulate
@@ -25,8 +25,9 @@ IN_FULL = {"bytes": "bytes sent", "floored": "entries at their floor"}
 
 def from_source(run: Run, data: Mapping[str, Any]) -> Run:
     """Return a run that says that its rows were loaded by the entries of [data]."""
-    of_rows = {**run.provenance.data, "source": source_of(data)}
-    return replace(run, provenance=replace(run.provenance, data=of_rows))
+    source = source_of(data)
+    of_rows = {**run.provenance.data, "source": source}
+    return replace(run, provenance=replace(run.provenance, data=of_rows).located(source))
 
 
 def repeated(
@@ -35,13 +36,11 @@ def repeated(
     y: Any = None,
     test: Labelled | None = None,
     data: Mapping[str, Any] | None = None,
-    folder: Path | None = None,
 ) -> Run:
     """Return the run that the same settings and rows make now.
 
     X, y, test  rows that were passed; None: those of the run, or of its dataset, file or query
     data        entries of [data] to load them by instead
-    folder      the folder of the run, where a file of rows may be too
     """
     if (X is None) != (y is None):
         raise ValueError("run.rerun takes a table and its labels, X and y, or neither")
@@ -52,7 +51,7 @@ def repeated(
         )
     arguments, source = arguments_of(run.provenance), run.provenance.data["source"]
     if X is None:
-        X, y, test, source = _rows(run, test, data, folder)
+        X, y, test, source = _rows(run, test, data)
     if "test" in run.provenance.asked and test is None and run.provenance.asked["test"] is not None:
         raise ConfigurationError(
             "the rows to test on were passed as test=(X, y), and nothing names them: pass them to run.rerun, or save "
@@ -61,12 +60,16 @@ def repeated(
     _refuse_others(run, X, y, test)
     if test is not None:
         arguments["test"] = test
-    again = simulate(X, y, **arguments)
-    return from_source(again, source) if source else again
+    again = _named_alike(run, simulate(X, y, **arguments))
+    again = from_source(again, source) if source else again
+    if data is not None:
+        return again
+    places = {**again.provenance.places, **run.provenance.places}
+    return replace(again, provenance=replace(again.provenance, places=places))
 
 
 def _rows(
-    run: Run, test: Labelled | None, data: Mapping[str, Any] | None, folder: Path | None
+    run: Run, test: Labelled | None, data: Mapping[str, Any] | None
 ) -> tuple[Any, Any, Labelled | None, Mapping[str, Any]]:
     """Return the table, labels and test rows of a run, and the entries of [data] that they were loaded by."""
     source = run.provenance.data["source"]
@@ -76,7 +79,8 @@ def _rows(
     if data is not None:
         entries = {name: value for name, value in source.items() if name != "name"} | dict(data)
     elif source:
-        entries = _beside(_beside(source, folder, "file"), folder, "test")
+        places = run.provenance.places
+        entries = _located(_located(source, places, "file"), places, "test")
     else:
         raise ConfigurationError(
             "the rows of this run were a table in memory: name a file that has them (--data FILE --label COLUMN), pass "
@@ -89,18 +93,18 @@ def _rows(
     return X, y, test, source if data is None else entries
 
 
-def _beside(source: Mapping[str, Any], folder: Path | None, entry: str) -> dict[str, Any]:
-    """Return entries of [data] in which a file is taken from the run's folder where it is nowhere else."""
+def _located(source: Mapping[str, Any], places: Mapping[str, str], entry: str) -> dict[str, Any]:
+    """Return entries of [data] in which a file is where the run had it, or in its folder, or here."""
     file = str(source.get(entry, ""))
-    if folder is None or "://" in file or not file or Path(file).exists():
+    if not file or "://" in file:
         return dict(source)
-    beside = folder / Path(file).name
-    if not beside.is_file():
+    path = first_there([places.get(file, file), file])
+    if path is None:
         raise ConfigurationError(
-            f"{file}, the {entry} that rows of this run came from, is not here; put it into {folder}, or name a file "
-            "with --data FILE"
+            f"{file}, the {entry} that rows of this run came from, is neither where it was nor here; put it into the "
+            "run's folder, or name a file with --data FILE, or pass X and y to run.rerun"
         )
-    return {**source, entry: str(beside)}
+    return {**source, entry: path}
 
 
 def _refuse_others(run: Run, X: Any, y: Any, test: Labelled | None) -> None:
@@ -124,6 +128,14 @@ def _refuse_others(run: Run, X: Any, y: Any, test: Labelled | None) -> None:
                 f"{name} are not those that this run was made with: {sizes}. Their digest is {now['digest']:.16}…, "
                 f"expected {expected['digest']:.16}…"
             )
+
+
+def _named_alike(run: Run, again: Run) -> Run:
+    """Return the new run with its files named as the first one named them."""
+    files = [name for name in WITH_FILES if name in run.provenance.asked]
+    asked = {**again.provenance.asked, **{name: run.provenance.asked[name] for name in files}}
+    configuration = {**again.configuration, **{name: run.configuration[name] for name in files}}
+    return replace(again, configuration=configuration, provenance=replace(again.provenance, asked=asked))
 
 
 # --- in what two runs differ

@@ -31,6 +31,7 @@ from peerbayes.simulation.histograms import Histograms
 from peerbayes.simulation.notes import missing_figures
 from peerbayes.simulation.old_names import from_stored, refuse_old_names, to_stored
 from peerbayes.simulation.overview import as_html, as_text
+from peerbayes.simulation.places import ways
 from peerbayes.simulation.provenance import Provenance
 from peerbayes.simulation.recipe import toml_of
 from peerbayes.simulation.records import COLUMNS, counted, history_of
@@ -86,7 +87,7 @@ RECIPE_FILE = "run.toml"  # the settings of a saved run, as `peerbayes simulate`
 LIVE_FILE = "live.sqlite"  # written while a simulation runs
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)  # two runs are compared by their digests
 class Run:
     """A finished simulation."""
 
@@ -137,7 +138,7 @@ class Run:
     """Metrics of all learners on the test rows: see `scores`. Runs saved by earlier versions have none."""
     provenance: Provenance = field(default_factory=Provenance)
     """The data, what was asked, what was chosen and the machine; empty for runs of earlier versions."""
-    rows: RunRows | None = field(default=None, compare=False)
+    rows: RunRows | None = None
     """The rows, as they were passed or saved with the run; None for a run that was loaded and saved without them."""
 
     seconds_by_round: np.ndarray = field(default_factory=lambda: np.zeros(0), repr=False)
@@ -351,6 +352,7 @@ class Run:
             )
         else:
             self.rows.save(target)
+        relative = ways(self.provenance.places, target)
         header = {
             "kind": "run",
             "configuration": to_stored(self.configuration),
@@ -360,6 +362,7 @@ class Run:
             "seconds": self.seconds,
             "rejected": self.rejected,
             "provenance": self.provenance.header(),
+            "ways": relative,
             "schema": self.schema.to_json(),
             **describe_family(self.layout),
             **({} if self.scaling is None else {"scaling": self.scaling.to_json()}),
@@ -382,7 +385,7 @@ class Run:
             arrays |= {f"confusion {who}": outcome.confusion, f"reliability {who}": outcome.reliability}
         arrays |= self.provenance.arrays
         files.write(target / RUN_FILE, files.pack(header, arrays))
-        files.write(target / RECIPE_FILE, self.toml().encode())
+        files.write(target / RECIPE_FILE, toml_of(self.provenance, self.made, relative).encode())
         summary = json.dumps(as_json(self.summary()), indent=2, allow_nan=False)
         (target / "summary.json").write_text(summary + "\n", encoding="utf-8")
         forget_live(target)
@@ -392,6 +395,11 @@ class Run:
         """Read a run that `save` wrote to `folder`; the path of the file in it does as well."""
         path = Path(folder)
         path = path if path.is_file() else path / RUN_FILE
+        if not path.exists():
+            from importlib import import_module
+
+            why = import_module("peerbayes.simulation.loading").no_run  # a call upwards
+            raise FileNotFoundError(why(Path(folder)))
         header, arrays = files.unpack(path.read_bytes(), path)
         try:
             first = {**header, "calibrated": True}
@@ -424,7 +432,9 @@ class Run:
                 FamilyChoice.from_json(header["family_choice"]) if "family_choice" in header else None,
                 arrays.get("sites", np.zeros((0, len(SITE_COLUMNS)))),
                 Scores.from_json(header["scores"]) if "scores" in header else Scores(),
-                Provenance.restored(header.get("provenance", {}), arrays),
+                Provenance.restored(
+                    header.get("provenance", {}), arrays, header.get("ways", {}), path.parent
+                ),
                 RunRows.saved(path.parent),
                 seconds_by_round=arrays.get("seconds by round", np.zeros(0)),
                 histograms=Histograms.restored(arrays),

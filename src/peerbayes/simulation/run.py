@@ -283,6 +283,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     X, owners = owners_in(X, arguments)
     if owners is not None:
         arguments["peers"], arguments["test"] = len(owners.names), owners.features(arguments.get("test"))
+        owners.warn_of_single_rows(stacklevel=2)
     settings, provenance = SimulationSettings(arguments), result.made()
     with Callbacks(settings.callbacks) as callbacks:
         run = _simulated(settings, provenance, X, y, owners, callbacks)
@@ -436,7 +437,8 @@ def _provenance(
     data = data_of(X, y, len(run.schema.classes), arguments.get("test"))
     changed = {name: value for name, value in run.configuration.items() if value != asked.get(name)}
     chosen = {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
-    return Provenance(data, *asked_of(arguments), chosen, machine())
+    written, arrays = asked_of(arguments)
+    return Provenance(data, written, arrays, chosen, machine()).located(written)
 
 
 def _selector(settings: SimulationSettings, population: Population, start: np.ndarray) -> Selector | None:

@@ -147,6 +147,22 @@ def _metric(name: str, entry: Any) -> Metric:
     raise refusal(name, entry, EXPECTED)
 
 
+def which_is_positive(metric: Metric, classes: Sequence[Any]) -> str:
+    """Return why a scorer that needs a positive class has no figure, and what gives it one."""
+    function = getattr(getattr(metric.scorer, "_score_func", None), "__name__", metric.name)
+    kinds = getattr(metric.scorer, "_response_method", "predict_proba")
+    kinds = [kinds] if isinstance(kinds, str) else list(kinds)
+    method = "predict_proba" if "predict_proba" in kinds else "predict"
+    further = "" if method == "predict" else f", response_method={method!r}"
+    if len(classes) != 2:
+        return f"the scorer {metric.name} is of two classes, one of them positive; the labels have {len(classes)}"
+    return (
+        f"the scorer {metric.name} does not know which class is positive, {classes[0]!r} or {classes[1]!r}; pass "
+        f"metrics={{{metric.name!r}: make_scorer({function}{further}, pos_label={classes[1]!r})}}, with make_scorer of "
+        "sklearn.metrics"
+    )
+
+
 # --- the figures of a run
 
 PEERS, ALONE, MAJORITY = "peers", "alone", "majority"
@@ -244,3 +260,31 @@ LEARNER_TITLES = {
 def title_of(learner: str) -> str:
     """Return the name of a learner in tables."""
     return LEARNER_TITLES.get(learner, re.sub(r"-(pooled|alone|product)$", r", \1", learner))
+
+
+def figure_title(figure: str) -> str:
+    """Return the name of a figure of `Run.summary` in words: "test_auc" -> "test AUC"."""
+    if figure in ("train_error", "train_std"):
+        return "training error" if figure == "train_error" else f"training error{OVER_PEERS}"
+    kind, _, rest = figure.partition("_")
+    if kind != "test" or not rest or rest.startswith("gap_"):
+        return figure.replace("_", " ")
+    if rest == "std":
+        return f"test error{OVER_PEERS}"
+    if rest in (*LEARNER_TITLES, LOCAL):
+        return f"test error: {_of_key(rest)}"
+    named = next((name for name in TITLES if rest == name or rest.startswith(f"{name}_")), "")
+    learner = rest.removeprefix(named).removeprefix("_") if named else ""
+    title = f"test {TITLES[named]}" if named else f"test {rest.replace('_', ' ')}"
+    if learner == "std":
+        return title + OVER_PEERS
+    return f"{title}: {_of_key(learner)}" if learner else title
+
+
+OVER_PEERS = ", standard deviation over peers"
+LOCAL = IN_KEYS[ALONE].removeprefix("_")
+
+
+def _of_key(learner: str) -> str:
+    """Return the title of a learner from how keys end."""
+    return title_of(ALONE if learner == LOCAL else learner).replace("_", " ")

@@ -205,6 +205,8 @@ class Scoring:
                 warnings.simplefilter("ignore")  # an undefined metric is NaN, and a sentence says so
                 value = float(metric.scorer(_Predicted(posterior, self.population.schema.classes), X, y))
         except Exception as error:  # whatever somebody else's scorer may raise; the run is not lost with it
+            if "pos_label" in str(error):
+                return math.nan, scores.which_is_positive(metric, self.population.schema.classes)
             return math.nan, f"the scorer {metric.name} failed: {type(error).__name__}: {shown(str(error))}"
         return value, "" if math.isfinite(
             value

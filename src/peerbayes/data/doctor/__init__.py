@@ -21,6 +21,7 @@ from peerbayes.data.doctor.column_checks import (
 )
 from peerbayes.data.doctor.findings import REFUSED, Finding, Findings
 from peerbayes.data.doctor.label_checks import label_findings, leaking_columns, shared_findings
+from peerbayes.data.doctor.row_checks import Repeats, row_hashes
 from peerbayes.data.doctor.text_checks import date_example
 from peerbayes.data.infer import check_kinds, plain_labels, rules_of
 from peerbayes.data.sources.flat_files import SUFFIXES, read_parquet
@@ -72,6 +73,7 @@ def check(
         return Findings.of(findings or [Finding.of("no-rows", None, described)], described)
     step = -(-table.rows // MOST_ROWS)
     described += f", of which one in {step} is looked at" if step > 1 else ""
+    described += "; labels were not checked: name their column by --label, or give y" if y is None else ""
     checked: list[Checked] = []
     for name, values, declared, rule in zip(
         table.names, table.columns, table.declared, _rules(table.names, kinds), strict=True
@@ -81,16 +83,29 @@ def check(
             findings += of_column
             if comparable is not None:
                 checked.append(comparable)
-    findings += repeated_columns(checked)
+    classes = None
     if labels is not None:
         of_labels, classes = label_findings(label, labels[::step])
         findings += of_labels
-        if classes is not None:
-            useless = {finding.column for finding in findings if finding.name == "identifier"}
-            findings += leaking_columns([column for column in checked if column.name not in useless], classes)
+    findings += _compared(checked, classes, {each.column for each in findings if each.name == "identifier"})
     if test is not None:
         findings += _tested(table, label, labels, test, y)
     return Findings.of(findings, described)
+
+
+def _compared(
+    columns: list[Checked], classes: np.ndarray | None, identifiers: set[str | None]
+) -> list[Finding]:
+    """Return what there is to say of repeated rows, and of columns beside each other and beside the classes [n]."""
+    telling = [column for column in columns if column.name not in identifiers]
+    if not telling:
+        return list(repeated_columns(columns))
+    codes = [column.codes for column in telling]
+    repeats = Repeats.of(telling, row_hashes(codes if classes is None else [*codes, classes]))
+    findings = [*repeats.findings(), *repeated_columns(repeats.among(columns))]
+    if classes is not None:
+        findings += leaking_columns(repeats.among(telling), repeats.labels(classes))
+    return findings
 
 
 def _rules(names: list[str], kinds: Any) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,19 @@ class Checked:
     def digest(self) -> bytes:
         """Return what two columns share that name the same groups of rows."""
         return hashlib.sha256(np.ascontiguousarray(self.codes).data).digest()
+
+    @property
+    def fractional(self) -> bool:
+        """Whether it holds numbers that are not whole."""
+        if self.numbers is None or self.numbers.dtype.kind != "f":
+            return False
+        finite = self.numbers[np.isfinite(self.numbers)]
+        return bool((finite % 1 != 0).any())
+
+    def of_rows(self, rows: np.ndarray) -> Checked:
+        """Return the column with the first of equal rows only, by their indices in order."""
+        numbers = None if self.numbers is None else self.numbers[rows]
+        return replace(self, codes=self.codes[rows], numbers=numbers)
 
 
 def name_findings(names: list[str]) -> Iterator[Finding]:

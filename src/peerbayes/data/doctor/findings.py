@@ -58,8 +58,12 @@ NAMES: dict[str, Advice] = {
     "heavy-tails": Advice(NOTE, "Try kinds={…: 'positive'} or 'binned': no Gaussian fits such numbers"),
     "not-a-value": Advice(REFUSED, "Use text, numbers or booleans; give each entry of a list a column"),
     "refused": Advice(REFUSED, "Clean the column, or leave it out"),
-    # --- columns beside each other
+    # --- columns beside each other, and rows
     "duplicated-column": Advice(WARNING, "Leave one of the two out: naive Bayes would count what they say twice"),
+    "repeated-rows": Advice(
+        WARNING, "Leave repeats out where they are one observation: an export or a join may double rows, and copies "
+        "among test rows flatter errors"
+    ),
     # --- labels
     "missing-labels": Advice(REFUSED, "Leave rows without a label out"),
     "one-class": Advice(REFUSED, "Take rows of at least two classes"),

@@ -10,6 +10,7 @@ import numpy as np
 from peerbayes.data.arguments import shown
 from peerbayes.data.doctor.column_checks import MOST_GROUPS, Checked
 from peerbayes.data.doctor.findings import NOTE, REFUSED, Finding
+from peerbayes.data.doctor.row_checks import CHANCE_ROWS, row_hashes
 from peerbayes.data.doctor.text_checks import spelling
 from peerbayes.data.table import missing_of
 
@@ -19,9 +20,6 @@ FEW_ROWS = 5
 # More classes than this are none where they have few rows each; so many different numbers always look like a quantity.
 MANY_CLASSES, MANY_NUMBERS, ROWS_OF_A_CLASS = 20, 100, 10
 
-# Test rows that may be among the training rows by chance.
-CHANCE_ROWS = 2
-
 # Rows that show quickly of most columns that they do not determine the label.
 FIRST_ROWS = 500
 
@@ -30,7 +28,10 @@ ROWS_TO_DETERMINE, ROWS_OF_A_VALUE = 40, 4
 
 
 def label_findings(name: str, labels: np.ndarray) -> tuple[list[Finding], np.ndarray | None]:
-    """Return the findings of labels [n], and the class of each row, −1 where it is missing."""
+    """Return the findings of labels [n], and the class of each row, −1 where it is missing.
+
+    There are no classes where labels are none: numbers, or one for each row, are determined by any other number.
+    """
     import pandas as pd
 
     missing = missing_of(labels)
@@ -49,7 +50,8 @@ def label_findings(name: str, labels: np.ndarray) -> tuple[list[Finding], np.nda
     counts = np.bincount(codes[codes >= 0])
     classes = [_plain(value) for value in uniques]
     if strange := not_classes(name, classes, counts):
-        return [*findings, strange], codes
+        of_rows = strange.name == "continuous-label" or counts.max() == 1
+        return [*findings, strange], None if of_rows else codes
     texts = [value for value in classes if isinstance(value, str)]
     findings += spelling(name, texts)
     few = [j for j in np.argsort(counts) if counts[j] < FEW_ROWS]
@@ -140,8 +142,8 @@ def shared_findings(
             yield Finding.of("test-only-class", None, seen)
     if not complete:
         return
-    first = _hashes([*(mine for _, mine, _ in columns), *labels[:1]])
-    second = _hashes([*(theirs for _, _, theirs in columns), *labels[1:]])
+    first = row_hashes([*(mine for _, mine, _ in columns), *labels[:1]])
+    second = row_hashes([*(theirs for _, _, theirs in columns), *labels[1:]])
     shared = np.isin(second, first)
     repeated = first.size - np.unique(first).size
     if shared.any():
@@ -161,18 +163,6 @@ def _new(values: np.ndarray, others: np.ndarray) -> list[Any]:
         return [value for value in pd.unique(others[~missing_of(others)]) if value not in trained]
     except TypeError:  # lists, sets, tables
         return []
-
-
-def _hashes(columns: list[np.ndarray]) -> np.ndarray:
-    """Return a number for each row that is the same for equal rows: columns [n] -> [n]."""
-    import pandas as pd
-
-    total = np.zeros(columns[0].size, dtype=np.uint64)
-    for values in columns:
-        numbers = values.dtype.kind in "iufb"
-        plain = values.astype(np.float64) + 0.0 if numbers else np.array(list(map(str, values)), dtype=object)
-        total = total * np.uint64(0x100000001B3) + pd.util.hash_array(plain, categorize=False)
-    return total
 
 
 def _first(mask: np.ndarray) -> str:

@@ -17,7 +17,8 @@ from peerbayes.data.column import Column
 from peerbayes.data.doctor.column_checks import check_column, repeated_columns
 from peerbayes.data.doctor.findings import Finding
 from peerbayes.data.doctor.label_checks import MANY_CLASSES, leaking_columns, not_classes
-from peerbayes.data.doctor.number_checks import CODES, counter, missing_codes
+from peerbayes.data.doctor.number_checks import CODES, counter, dates, missing_codes
+from peerbayes.data.doctor.row_checks import Repeats, row_hashes
 from peerbayes.data.doctor.text_checks import date_example, kind_of_text, numbers_in_text, spelling
 from peerbayes.data.infer import IDENTIFIER_ROWS, Ends, extremes, rules_of
 from peerbayes.data.kinds import KINDS
@@ -131,8 +132,9 @@ def findings_of(
     if alike:
         compared = [check_column(columns[j].name, rows.column(j), rules[j], declared=True)[1] for j in alike]
         checked = [each for each in compared if each is not None]
-        yield from repeated_columns(checked)
-        leaks = leaking_columns(checked, labels)
+        repeats = Repeats.of(checked, row_hashes([*(rows.column(j) for j in open_columns), labels]))
+        yield from repeated_columns(repeats.among(checked))
+        leaks = leaking_columns(repeats.among(checked), repeats.labels(labels))
         yield from (finding for finding in leaks if finding.name == "label-copy")
 
 
@@ -241,6 +243,9 @@ def _of_numbers(name: str, values: np.ndarray, step: int) -> Iterator[Finding]:
         return
     numbers = values[~missing_of(values)]
     if numbers.size < 2 or not np.isfinite(numbers).all():
+        return
+    if (date := dates(name, numbers)) is not None:
+        yield date
         return
     if (seen := counter(numbers)) and (step == 1 or np.ptp(np.diff(numbers)) == 0):
         yield Finding.of("identifier", name, seen)

@@ -14,7 +14,7 @@ DATES = ("days", "year", "month", "weekday")
 # How people write dates, beside ISO 8601: the advice of `check` names those that fit.
 DAYS = [
     *(mark.join(order) for order, mark in product(("dmY", "mdY", "dmy", "mdy", "Ymd"), ".-/")),
-    "d b Y", "d-b-Y", "dbY", "d B Y", "d-b-y", "d b y",
+    "d b Y", "d-b-Y", "dbY", "d B Y", "d-b-y", "d b y", "Ymd",
 ]  # fmt: skip
 TIMES = ("", " %H:%M", " %H:%M:%S", "T%H:%M", "T%H:%M:%S")
 PATTERNS = tuple(

@@ -70,7 +70,7 @@ def read_faulty(path: Path) -> FaultyTable:
         try:
             series = plain_numbers(series, f"column {name!r}")
         except SourceError as error:
-            faults.append(Fault("mixed-types", name, f"it {one_line(error).partition(' holds ')[2].partition(':')[0]} "
+            faults.append(Fault("mixed-types", name, f"{one_line(error).partition(' holds ')[2].partition(':')[0]} "
                                 "and the like are no plain numbers", "refused"))  # fmt: skip
         columns.append(series)
     return FaultyTable(names, columns, faults)

@@ -28,6 +28,7 @@ from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.equivocation import Blocklist, Evidence
 from peerbayes.peer.protocol.mailboxes import Inbox, Messages, Outbox
 from peerbayes.peer.protocol.session import Session
+from peerbayes.peer.state.folder import leave_command
 from peerbayes.peer.state.store import Inputs, PeerState, RoundRecord
 
 QUICK = 0.01  # seconds that neighbours' requests can wait for: what takes less is not worth a thread
@@ -61,6 +62,8 @@ class Rounds:
         """The names of the sums of the last round, which neighbours may still need."""
         self.notes: tuple[str, ...] = ()
         """Why the run ended before its last round, if that was no agreement."""
+        self.settled = ""
+        """Why it did, if all stopped together since the model had settled."""
 
     async def run(self, agreed: Agreed, evaluator: Evaluator) -> np.ndarray:
         """Run the rounds; return S [C, K] after the last of them."""
@@ -78,9 +81,9 @@ class Rounds:
                 session.stopped = True
             if isinstance(learner, Summing) and learner.settled(state):
                 session.stopped = True
-                self.notes = (
-                    f"all stopped after round {session.round_index} of at most {session.terms.rounds}: no weight of "
-                    f"the model was to move by more than {session.terms.tolerance:g}",
+                self.settled = (
+                    f"all stopped after round {session.round_index} of at most {session.terms.rounds}, since no weight "
+                    f"of it was to move by more than {session.terms.tolerance:g}"
                 )
             if session.round_index >= session.rounds:
                 break
@@ -213,7 +216,7 @@ class Rounds:
                 raise NeedsPerson(
                     f"{self._store.path}: the rounds up to {round_index} do not give the message that was stored with "
                     "them, as if the rows or the program had changed in between. Go on with the peerbayes that they "
-                    "were learned with, or give up the run with `peerbayes peer leave`"
+                    f"were learned with, or give up the run with `{leave_command(self._store.path.parent)}`"
                 )
 
     def _learned(
@@ -297,7 +300,8 @@ class Rounds:
         spent = {} if agreed.private is None else {"epsilon": agreed.private.spent}
         session.emit(
             "round", round=session.round_index, of=session.terms.message_rounds, heard=sorted(ready.heard),
-            missing=sorted(ready.missing), figures=ready.figures or {}, waited=session.waiting, **spent,
+            missing=sorted(ready.missing), figures=ready.figures or {}, waited=session.waiting,
+            by_sum=isinstance(agreed.learner, Summing), **spent,
         )  # fmt: skip
 
     def _ahead(self, agreed: Agreed) -> tuple[str, ...]:

@@ -27,8 +27,8 @@ from peerbayes.peer.learning.held_out import Evaluator
 from peerbayes.peer.state.store import PeerState
 
 # --- how a run ended: whether its model settled, who was missing, and whether learning together was worth it
-# settled    the last eighth of the rounds changed the model's answers on the peer's own rows by little, and the
-#            neighbours' statistics are near its own
+# settled    all stopped within their tolerance; or the last eighth of the rounds changed the model's answers on the
+#            peer's own rows by little, and the neighbours' statistics are near its own
 # missing    rounds that were closed without a neighbour's message, or that a neighbour closed without this peer's
 # worth it   on rows that it did not learn from, the joint model is not worse than the one that this peer would have
 #            alone, beyond chance
@@ -126,6 +126,7 @@ def verdict(
     compared: Comparison | None,
     last_rounds: int,
     notes: Iterable[str] = (),
+    settled: str = "",
 ) -> Verdict:
     """Return the verdict on a run.
 
@@ -136,6 +137,7 @@ def verdict(
                   probability that went from some classes to others
     disagreement  how far neighbours' statistics are from its own; None where messages do not reveal it
     notes         further sentences
+    settled       why all stopped before the limit, where that was since the model had settled
     """
     rounds = [entry for entry in history if entry["round"] > 0]
     without: Counter[str] = Counter()
@@ -145,10 +147,12 @@ def verdict(
         without.update(names)
         incomplete += bool(names)
     share = incomplete / len(rounds) if rounds else 0.0
-    converged = _converged(moved, disagreement)
+    converged = True if settled else _converged(moved, disagreement)
     bad: list[str] = []
     fine: list[str] = []
-    (bad if converged is False else fine).append(_settling(converged, moved, disagreement, last_rounds))
+    (bad if converged is False else fine).append(
+        _settling(converged, moved, disagreement, last_rounds, settled)
+    )
     if incomplete:
         (bad if share > MOST_MISSING else fine).append(_missing(incomplete, len(rounds), without))
     elif rounds:
@@ -173,7 +177,11 @@ def _converged(moved: float | None, disagreement: float | None) -> bool | None:
     return all(within_limits) if within_limits else None
 
 
-def _settling(converged: bool | None, moved: float | None, disagreement: float | None, last: int) -> str:
+def _settling(
+    converged: bool | None, moved: float | None, disagreement: float | None, last: int, settled: str
+) -> str:
+    if settled:
+        return f"the model has settled: {settled}"
     if converged is None:
         return "nothing tells whether the model has settled"
     facts = []
@@ -225,6 +233,7 @@ def concluded(
     ended: int,
     notes: Iterable[str] = (),
     scaling: Scaling | None = None,
+    settled: str = "",
 ) -> Verdict:
     """Return the verdict on a run; the history comes from the store.
 
@@ -233,6 +242,7 @@ def concluded(
     ended    the last round
     notes    further sentences
     scaling  of the model's logits
+    settled  why all stopped before the limit, where that was since the model had settled
     """
     history = store.history()
     disagreement = next(
@@ -248,6 +258,7 @@ def concluded(
         compared=comparison(agreed, terms, evaluator, stats, scaling),
         last_rounds=last_rounds(terms, ended),
         notes=notes,
+        settled=settled,
     )
 
 

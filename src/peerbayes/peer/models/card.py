@@ -110,7 +110,7 @@ def card(version: Version) -> Card:
         Section("Summary", tuple(_summary(version, terms))),
         Section("What it predicts", tuple(_predicts(version, terms))),
         Section("Data", tuple(_data(version.figures.get("data") or {}))),
-        Section("Errors by site", tuple(_sites(version.figures.get("sites") or {}))),
+        Section("Errors by site", tuple(_sites(version.figures))),
         Section("How the run ended", tuple(_verdict(version))),
         Section("Privacy", tuple(_privacy(version, terms))),
         Section("Who approved it", tuple(_approved(version))),
@@ -191,14 +191,24 @@ def _data(data: Mapping[str, Any]) -> Iterator[Block]:
         )
 
 
-def _sites(sites: Mapping[str, Any]) -> Iterator[Block]:
+def _sites(figures: Mapping[str, Any]) -> Iterator[Block]:
+    sites = figures.get("sites") or {}
     if not sites:
         yield Paragraph('The agreement has no evaluation of all sites (evaluation = "sites").')
         return
-    yield Paragraph(
-        "Each site tested its own final model on rows that it had not learned from (hold_out), and vouched for its "
-        "figures; nobody else has seen the rows."
-    )
+    without = [site["name"] for site in sites["sites"] if site["shares"] == "no rows"]
+    which = f"Each site but {_list(without)}" if without else "Each site"
+    if len(without) < len(sites["sites"]):
+        yield Paragraph(
+            f"{which} tested its own final model on rows that it had not learned from (hold_out), and vouched for its "
+            "figures; nobody else has seen the rows."
+        )
+    else:
+        yield Paragraph("No site had held-out rows (hold_out): nobody tested the model.")
+    if figures.get("held_out") == 0:
+        yield Paragraph(
+            "This site had no held-out rows (hold_out in peer.toml): nothing is known of its errors here."
+        )
     rows = site_rows(sites)
     yield Table(SITE_HEADS, tuple(rows[:SHOWN] if len(rows) <= SHOWN else [*rows[:SHOWN], rows[-1]]),
                 tuple(range(1, len(SITE_HEADS))))  # fmt: skip

@@ -182,6 +182,13 @@ class History:
     def back(self) -> Version:
         """Have applications read the version before the one in use, of those that are another model."""
         current = self.in_use()
+        if current is None and not (self.home / MODEL).exists():
+            chosen = (
+                "choose a version with `peerbayes model use`"
+                if self.numbers()
+                else "a run that ends makes one"
+            )
+            raise ModelFileError(f"there is no model in {self.home} yet, so none comes before it; {chosen}")
         if current is None:
             raise ModelFileError(
                 f"{self.home / MODEL} is no recorded version (a run may be under way), so none comes before it; choose "

@@ -23,6 +23,7 @@ from peerbayes.errors import NeedsPerson, OtherProcess, PeerError
 from peerbayes.peer import tasks
 from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.protocol.wire import Process, Reply, Request
+from peerbayes.peer.state.folder import leave_command
 
 COPIES, RESTORED = "two copies", "restored"  # why a message is refused
 
@@ -108,9 +109,10 @@ class Processes:
             )
         else:
             return None
+        leave = leave_command(self.session.store.path.parent)
         return NeedsPerson(
             f"{problem}. Continue with the folder that is farthest along, and with no other; if it is lost, give up "
-            "the run with `peerbayes peer leave`. What another copy released is in its audit log alone: placed "
+            f"the run with `{leave}`. What another copy released is in its audit log alone: placed "
             "beside the one here as audit.NAME.jsonl, it counts in the ledger of this folder"
         )
 

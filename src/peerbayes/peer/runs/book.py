@@ -17,6 +17,7 @@ import functools
 import json
 import math
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -38,7 +39,7 @@ from peerbayes.peer.runs.documents import Choice, Decision, Document, Proposal, 
 from peerbayes.peer.runs.earlier import earlier_model, refuse_warm
 from peerbayes.peer.runs.stored import StoredDocuments
 from peerbayes.peer.state.disk import running
-from peerbayes.peer.state.folder import RUNS, Home, Peer
+from peerbayes.peer.state.folder import ASIDE, RUNS, Home, Peer, leave_command
 from peerbayes.peer.state.ledger import ASSUMED, assume, in_all, planned_cost, refuse_overspent
 from peerbayes.peer.state.peer_settings import refuse_weaker
 from peerbayes.peer.state.same_rows import alone
@@ -115,7 +116,8 @@ class RunEntry:
     @property
     def is_complete(self) -> bool:
         """Whether all participants approved it."""
-        return self.state in ("approved", "elsewhere", "running", "paused", "done", "failed", "left")
+        complete = ("approved", "elsewhere", "running", "paused", "done", "failed", "left")
+        return self.state in complete and not self.waiting
 
     def to_plain(self) -> dict[str, Any]:
         """Return the entry as plain values, for JSON."""
@@ -218,7 +220,7 @@ class Runs:
     def _of_proposal(self, proposal: Proposal, roster: Roster) -> RunEntry:
         """Return the state of one proposal, from its decisions alone and from what happened here."""
         terms, problem = _parsed(proposal.terms, proposal.number)
-        members = self._roster_of(proposal)
+        members, name = self._roster_of(proposal), self.home.settings().name
         participants = tuple(member.name for member in members.members)
         decisions = {name: decision for name, decision in self._decisions(proposal) if members.has(name)}
         waiting = tuple(name for name in participants if name not in decisions)
@@ -227,8 +229,12 @@ class Runs:
         )
         if declined := [decision for decision in decisions.values() if decision.choice == "decline"]:
             reasons = "; ".join(_declined(decision) for decision in declined)
-            return self._progress(replace(entry, state="declined", sentence=reasons), stops=True)
-        if not waiting and not members.has(name := self.home.settings().name):
+            entry = self._progress(replace(entry, state="declined", sentence=reasons), stops=True)
+            own = any(decision.member == name for decision in declined)
+            return self._left(entry) if own and entry.state == "declined" else entry
+        if waiting and members.has(name) and (left := self._left(entry)).state == "left":
+            return left
+        if not waiting and not members.has(name):
             sentence = f"{name} takes no part: it was proposed to the members before {name} joined"
             return replace(entry, state="elsewhere", sentence=sentence)
         if not waiting:
@@ -258,7 +264,7 @@ class Runs:
         """Return the entry of a run that may have begun here with what is known of it; `stops`: it does not go on."""
         home = self.home.of_run(entry.number)
         outcome = self.outcome(entry.number)
-        if entry.proposal is not None and self._began(entry.number) != entry.proposal.digest:
+        if not self._is_here(entry):
             return entry
         with (
             contextlib.suppress(NoState, OSError),
@@ -277,6 +283,17 @@ class Runs:
         if outcome is not None and not (stops and outcome.state != "done"):
             entry = replace(entry, state=outcome.state, sentence=outcome.sentence)
         return entry
+
+    def _is_here(self, entry: RunEntry) -> bool:
+        """Return whether what happened here is of this entry's proposal: no other one of its number has begun."""
+        return entry.proposal is None or self._began(entry.number) in ("", entry.proposal.digest)
+
+    def _left(self, entry: RunEntry) -> RunEntry:
+        """Return the entry of a run that was given up here as that, whatever was decided about it since."""
+        outcome = self.outcome(entry.number)
+        if outcome is None or outcome.state != "left" or not self._is_here(entry):
+            return entry
+        return replace(entry, state="left", sentence=outcome.sentence)
 
     def outcome(self, number: int) -> Outcome | None:
         """Return how a run ended here; None: it has not."""
@@ -372,17 +389,36 @@ class Runs:
         return self.entry(proposal.number)
 
     def decline(self, number: int, reason: str = "", proposal: str | None = None) -> RunEntry:
-        """Decline a run in this peer's name, which ends its proposal for all; return its entry."""
-        return self._decline(self._to_decide(number, proposal), reason)
+        """Decline a run in this peer's name, which ends its proposal for all; return its entry.
 
-    def _decline(self, proposal: Proposal, reason: str) -> RunEntry:
-        peer = self.home.member()
+        A proposer declines its own while it is open, and whoever has given up a run that had not begun declines that.
+        """
+        chosen = self._to_decide(number, proposal, declines=True)
+        self._say_no(chosen, reason)
+        return self.entry(number)
+
+    def take_back(self, number: int, reason: str) -> bool:
+        """Take back this peer's approval of a run that it has given up, so that nobody waits for it.
+
+        Return whether there was any.
+        """
+        approved = [each for each in self._proposals(number) if self._own_choice(each) == "approve"]
+        for proposal in approved:
+            self._say_no(proposal, reason)
+        return bool(approved)
+
+    def _own_choice(self, proposal: Proposal) -> Choice | None:
+        decision = dict(self._decisions(proposal)).get(self.home.settings().name)
+        return None if decision is None else decision.choice
+
+    def _say_no(self, proposal: Proposal, reason: str, by: str = "") -> None:
+        """Sign that this peer declines, also where it has approved: a no counts at any time."""
         try:
             digest = Terms.parse(proposal.terms, "the terms").digest
         except TermsError:  # which may be the reason
             digest = "0" * 64
-        self._decide(proposal, digest, peer, "decline", reason, OWNER)
-        return self.entry(proposal.number)
+        by = by or (WITHDRAWN if self._own_choice(proposal) == "approve" else OWNER)
+        self._decide(proposal, digest, self.home.member(), "decline", reason, by)
 
     def obstacles(self, entry: RunEntry) -> list[str]:
         """Return what stands between a proposal and this peer's approval without a person; none: nothing."""
@@ -435,9 +471,10 @@ class Runs:
         home = self.home.of_run(proposal.number)
         refuse_overspent(home, replace(peer, terms=terms))
 
-    def _to_decide(self, number: int, begins: str | None) -> Proposal:
+    def _to_decide(self, number: int, begins: str | None, declines: bool = False) -> Proposal:
         """Return the proposal that can be decided now; `begins`: how its digest begins, as its reader says."""
         entry = self.entry(number)
+        given_up = declines and entry.state == "left" and not self._has_begun(number)
         proposal = entry.proposal
         if proposal is None:
             raise IdentityError(
@@ -456,13 +493,15 @@ class Runs:
         own = self.home.settings().name
         if own not in entry.participants:
             raise IdentityError(f"{own} does not take part in run {number}: there is nothing to decide")
-        if (decision := entry.decisions.get(own)) is not None:
+        withdraws = given_up or (declines and entry.state == "proposed" and proposal.member == own)
+        decision = entry.decisions.get(own)
+        if decision is not None and not (withdraws and decision.choice == "approve"):
             word = "approved" if decision.choice == "approve" else "declined"
             raise IdentityError(
                 f"{own} has {word} run {number} already ({_time(decision.at)}), and that stays: nobody decides twice. "
-                "A run that goes on can be left with `peerbayes peer leave`"
+                f"A run that goes on can be left with `{leave_command(self.home.of_run(number).records)}`"
             )
-        if entry.state != "proposed":
+        if entry.state != "proposed" and not given_up:
             raise IdentityError(f"run {number} is {entry.state}: {entry.sentence}")
         return proposal
 
@@ -484,7 +523,10 @@ class Runs:
         )
         if isinstance(terms, Terms) and choice == "approve":  # first: it counts in the ledger from now on
             self._commit(proposal)
-        if not _publish(self._decision_path(decision), decision.signed(peer.key, peer.certificate)):
+        path = self._decision_path(decision)
+        if by == WITHDRAWN:  # beside its approval
+            path = _second(path)
+        if not _publish(path, decision.signed(peer.key, peer.certificate)):
             raise IdentityError(
                 f"{peer.name} decided about run {proposal.number} a moment ago; see `run show`"
             )
@@ -518,11 +560,18 @@ class Runs:
             refuse_thin(taking_part, promise)
         return terms
 
+    def before(self, number: int) -> RunEntry | None:
+        """Return the last run before another one that all approved, or the first; None: that is the first."""
+        return (
+            None
+            if number == 1
+            else _last_agreed([entry for entry in self.entries() if entry.number < number])
+        )
+
     def _last_terms(self, entries: list[RunEntry]) -> str:
         """Return the terms of the last run that all approved."""
-        for entry in reversed(entries):
-            if entry.proposal is not None and entry.is_complete:
-                return entry.proposal.terms
+        if (proposal := _last_agreed(entries).proposal) is not None:
+            return proposal.terms
         return files.text_of(self.home.agreement_path, TermsError)
 
     # --- begin -------------------------------------------------------------------------------------------
@@ -546,6 +595,37 @@ class Runs:
         if entry.proposal is None or entry.proposal.warm_from is None:
             return None
         return earlier_model(self.home, entry.proposal.warm_from)
+
+    def neighbours(self, entry: RunEntry) -> tuple[str, ...]:
+        """Return the neighbours of this peer in a run, as they were when it began: also those revoked since."""
+        roster = self._current().first_run if entry.proposal is None else self._roster_of(entry.proposal)
+        name = self.home.settings().name
+        return roster.neighbours(name) if roster.has(name) else ()
+
+    def to_leave(self, number: int | None) -> int:
+        """Return the number of the run that its owner leaves: None, the first one, unless that has ended."""
+        if number is None and self.is_finished(1):
+            going = [entry.number for entry in self.entries() if entry.state in ("running", "paused")]
+            advice = (
+                f"leave another one with --run {going[-1]}" if going else "there is no other one to leave"
+            )
+            raise IdentityError(
+                f"run 1 has ended, and nobody waits for it; {advice}. `{leave_command(self.home.folder)}` sets its "
+                "state and its verdict aside all the same, so that it can begin again"
+            )
+        return number or 1
+
+    def is_finished(self, number: int) -> bool:
+        """Return whether a run ended here by itself; what cannot be read has not."""
+        try:
+            return self.entry(number).state == "done"
+        except (PeerbayesError, OSError, sqlite3.Error):
+            return False
+
+    def _has_begun(self, number: int) -> bool:
+        """Return whether a run has begun here, also one whose state was set aside."""
+        home = self.home.of_run(number)
+        return home.state_path.exists() or any(home.records.glob(ASIDE))
 
     def _began(self, number: int) -> str:
         """Return the digest of the proposal that began here; "": none."""
@@ -647,11 +727,12 @@ class Runs:
         if self._began(proposal.number) not in ("", proposal.digest):
             return  # another one began here since, and is the run
         files.write(home.records / "proposal", proposal.digest.encode())
-        self.end(
-            proposal.number,
-            "left",
-            "approved before this folder was brought back from a backup: what it may have sent counts as sent",
+        lost = (
+            "approved before this folder was brought back from a backup: what it may have sent counts as sent"
         )
+        self.end(proposal.number, "left", lost)
+        if self.clock() <= proposal.expires + BEGINS:  # members may wait for it
+            self._say_no(proposal, lost, WITHDRAWN)
 
     def _refuse_flood(self, proposal: Proposal, current: Roster) -> None:
         """Refuse proposals without end: of numbers far ahead, of one number, or that wait for approvals."""
@@ -747,9 +828,11 @@ class Runs:
             if path == other:
                 continue
             if other in stored:
-                choices = " and ".join(sorted((decision.choice, stored[other].choice)))
-                reason = f"it signed two decisions: {choices}"
+                both = {each.choice: each for each in (decision, stored[other])}
+                reason = f"it signed two decisions: {' and '.join(sorted((decision.choice, stored[other].choice)))}"
                 decision = replace(decision, choice="decline", by=TWICE, reason=reason)
+                if len(both) == 2 and both["decline"].by == WITHDRAWN:
+                    decision = both["decline"]
             yield decision.member, decision
 
     def _proposal_path(self, proposal: Proposal) -> Path:
@@ -763,7 +846,14 @@ class Runs:
         return self.path / "rosters" / f"{digest}.json"
 
 
+def _last_agreed(entries: list[RunEntry]) -> RunEntry:
+    """Return the last run that all approved; else the first, on which all agreed when they joined."""
+    later = (entry for entry in reversed(entries) if entry.proposal is not None and entry.is_complete)
+    return next(later, entries[0])
+
+
 TWICE = "two decisions"
+WITHDRAWN = "withdrawal"  # who signs it has approved, and says so
 SAID = 8  # digits of a digest by which somebody says which proposal is meant
 
 
@@ -783,7 +873,8 @@ def _second(path: Path) -> Path:
 
 def _declined(decision: Decision) -> str:
     why = f": {decision.reason}" if decision.reason else ""
-    return f"{decision.member} declined{why}"
+    did = "took its approval back" if decision.by == WITHDRAWN else "declined"
+    return f"{decision.member} {did}{why}"
 
 
 def _time(seconds: float) -> str:

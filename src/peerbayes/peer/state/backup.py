@@ -28,12 +28,12 @@ from typing import Any, BinaryIO
 
 from peerbayes.data import files
 from peerbayes.data.files import printable
-from peerbayes.errors import IdentityError, PeerbayesError, PeerError
+from peerbayes.errors import AlreadyThere, IdentityError, NeedsPerson, PeerbayesError, PeerError
 from peerbayes.peer.agreement.column_facts import canonical
 from peerbayes.peer.identity import keys
 from peerbayes.peer.state import sealed_file
 from peerbayes.peer.state.audit_log import Tail
-from peerbayes.peer.state.folder import Home
+from peerbayes.peer.state.folder import Home, leave_command
 from peerbayes.peer.state.store import NoState, Store
 
 __all__ = ["Backup", "Manifest", "back_up", "opened"]
@@ -98,8 +98,13 @@ class Manifest:
 # --- making one
 
 
-def back_up(home: Home, target: Path, with_key: bool = True, passphrase: str | None = None) -> Manifest:
-    """Write a backup of a folder, also while the peer runs. The file is there as a whole or not at all."""
+def back_up(
+    home: Home, target: Path, with_key: bool = True, passphrase: str | None = None, overwrite: bool = False
+) -> Manifest:
+    """Write a backup of a folder, also while the peer runs. The file is there as a whole or not at all.
+
+    An earlier backup of the same peer is replaced; any other file only if it may be overwritten.
+    """
     network, key = home.roster().network, home.read_key()
     if target.exists() and not target.is_file():
         raise PeerError(f"{target} is not a file; name the file to write")
@@ -107,11 +112,34 @@ def back_up(home: Home, target: Path, with_key: bool = True, passphrase: str | N
         raise PeerError(
             f"{target} is in the folder that it would be a backup of; put it on another disk, or machine"
         )
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.parent.is_dir():
+        raise PeerError(f"{target.parent} is not a folder; is a disk not mounted? Name one that exists")
+    name = home.settings().name
+    if not overwrite and os.path.lexists(target) and not _is_of(target, name, network, passphrase):
+        raise AlreadyThere(
+            f"{target} exists already, and is no backup of {name} in {network} that opens in the same way: choose "
+            "another name, or pass overwrite=True (--overwrite on the command line)"
+        )
     with files.replacing(target, mode=0o600) as file:
         manifest = _written(home, key, network, file, with_key, passphrase)
     files.sync(target.parent)
     return manifest
+
+
+def _is_of(path: Path, peer: str, network: str, passphrase: str | None) -> bool:
+    """Return whether a file says that it is a backup of a peer; who wrote it is not checked."""
+    unreadable = OSError, PeerError, tarfile.TarError, ValueError, TypeError, KeyError, RecursionError
+    said = None
+    with (
+        contextlib.suppress(*unreadable),
+        path.open("rb") as file,
+        _read(path, file, passphrase) as tar,
+    ):
+        for info in tar:
+            if info.name == MANIFEST and info.size <= LARGEST_MANIFEST and (reader := tar.extractfile(info)):
+                manifest = json.load(reader)["manifest"]
+                said = manifest["peer"], manifest["network"]
+    return said == (peer, network)
 
 
 def _written(
@@ -227,8 +255,8 @@ def _copied(path: Path, target: Path) -> Path:
             source.backup(copy)
         except sqlite3.DatabaseError as error:
             raise PeerError(
-                f"{path} cannot be copied: {error}; it is damaged. Set it aside with `peerbayes peer leave`, and keep "
-                "a copy"
+                f"{path} cannot be copied: {error}; it is damaged. Set it aside with "
+                f"`{leave_command(path.parent)}`, and keep a copy"
             ) from error
     return target
 
@@ -283,6 +311,10 @@ class Backup:
 @contextlib.contextmanager
 def opened(path: Path, beside: Path, passphrase: str | None = None) -> Iterator[Backup]:
     """Unpack a backup into a folder beside another one, on the same disk, once it is known to be whole."""
+    if not path.is_file():
+        raise NeedsPerson(
+            f"there is no file {path}; expected a backup, as `peerbayes peer backup` wrote it: is its name right?"
+        )
     beside.parent.mkdir(parents=True, exist_ok=True)
     for left in beside.parent.glob(f".{beside.name}.restoring-*"):  # of a restore that was killed
         _remove(left)
@@ -300,7 +332,8 @@ def is_sealed(path: Path) -> bool:
         return file.read(len(sealed_file.MAGIC)) == sealed_file.MAGIC
 
 
-def _unpacked(path: Path, file: BinaryIO, folder: Path, passphrase: str | None) -> Manifest:
+def _read(path: Path, file: BinaryIO, passphrase: str | None) -> tarfile.TarFile:
+    """Return the entries of a backup, to be read in their order; refuse one without its passphrase."""
     sealed = is_sealed(path)
     if sealed and passphrase is None:
         raise PeerError(f"{path} is under a passphrase; give it with --passphrase-file, or type it")
@@ -309,10 +342,14 @@ def _unpacked(path: Path, file: BinaryIO, folder: Path, passphrase: str | None) 
             f"{path} is not under a passphrase, and one was given; is it the backup that you mean?"
         )
     stream: Any = file if passphrase is None else io.BufferedReader(sealed_file.Opened(file, passphrase))
+    return tarfile.open(fileobj=stream, mode="r|")
+
+
+def _unpacked(path: Path, file: BinaryIO, folder: Path, passphrase: str | None) -> Manifest:
     found: dict[str, tuple[int, str]] = {}
     content = b""
     try:
-        with tarfile.open(fileobj=stream, mode="r|") as tar:
+        with _read(path, file, passphrase) as tar:
             for info in tar:
                 if content:
                     raise PeerError(

@@ -30,6 +30,13 @@ ASIDE = "state.left-*.sqlite"  # as `service.set_aside` calls states of runs tha
 RUNS = "runs"  # the folder of all runs but the first
 
 
+def leave_command(records: Path) -> str:
+    """Return the command that gives up the run whose records a folder has: of the peer, or runs/N in it."""
+    if records.parent.name == RUNS and records.name.isascii() and records.name.isdigit():
+        return f"peerbayes peer leave {records.parent.parent} --run {records.name}"
+    return f"peerbayes peer leave {records} --run 1"
+
+
 @dataclass(frozen=True)
 class Peer:
     """A member of a network, with all its documents verified."""
@@ -72,6 +79,10 @@ class Home(NetworkFolder):
         """The folder of what belongs to one run: its agreement, its state, its audit log and its model."""
         return self.folder
 
+    @property
+    def run_number(self) -> int:
+        return 1
+
     def of_run(self, number: int) -> Home:
         """Return the folder of one run."""
         return Home(self.folder) if number == 1 else RunHome(self.folder, number)
@@ -80,6 +91,14 @@ class Home(NetworkFolder):
         """Return the numbers of the runs that this folder knows of: the first, and those in runs/."""
         names = (path.name for path in (self.folder / RUNS).glob("[1-9]*") if path.is_dir())
         return [1, *sorted(int(name) for name in names if name.isascii() and name.isdigit() and name != "1")]
+
+    def begun_runs(self) -> list[Home]:
+        """Return the folders of the runs that have begun here, in the order of their numbers."""
+        return [run for run in map(self.of_run, self.run_numbers()) if run.state_path.exists()]
+
+    def shown_run(self, number: int | None = None) -> Home:
+        """Return the folder of a run; None: the one that is shown unasked, the last that has begun here."""
+        return [self.of_run(1), *self.begun_runs()][-1] if number is None else self.of_run(number)
 
     @classmethod
     def create(
@@ -146,7 +165,7 @@ class Home(NetworkFolder):
             raise IdentityError(
                 f"this folder belongs to the network {network} of another authority; the invitation is for "
                 f"{roster.network}: make another folder with `peerbayes peer request`, or, for the same rows, leave "
-                "that network first with `peerbayes peer leave`"
+                f"that network first with `{leave_command(self.folder)}`"
             )
         refuse_weaker(invitation.parsed_terms(), self.settings().require, str(self.settings_path))
         if moves:  # first: it is signed by another authority than the new documents
@@ -303,6 +322,10 @@ class RunHome(Home):
     @property
     def records(self) -> Path:
         return self.folder / RUNS / str(self.number)
+
+    @property
+    def run_number(self) -> int:
+        return self.number
 
     def run_roster(self) -> Roster:
         began = Roster.verified(self._read(self.began_path), self._authority())

@@ -16,7 +16,7 @@ from peerbayes.errors import BrokenRecord, NeedsPerson, PeerbayesError, PeerErro
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.learning.releases import rounds_in
 from peerbayes.peer.state.audit_log import LEFT, RELEASE, AuditLog, Delivery, Log, OfState, Position, Tail
-from peerbayes.peer.state.folder import ASIDE, Home, Peer
+from peerbayes.peer.state.folder import ASIDE, Home, Peer, leave_command
 from peerbayes.peer.state.same_rows import alone, folders_over_rows, one_sided
 from peerbayes.peer.state.store import KEPT, NoState, PeerState, Store
 from peerbayes.privacy import accounting
@@ -115,7 +115,7 @@ class Stored:
 
 def refuse_broken(state: Path, audit: Path) -> None:
     """Refuse a state and a log that do not belong together; BrokenRecord says what is wrong, and what to do."""
-    stored, leave = Stored.read(state), f"peerbayes peer leave {audit.parent}"
+    stored, leave = Stored.read(state), leave_command(audit.parent)
     try:
         log = Log.of(Tail(audit), None if stored is None else stored.mark)
     except PeerError as error:

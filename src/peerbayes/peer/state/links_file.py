@@ -15,8 +15,8 @@ from peerbayes.data import files
 from peerbayes.peer.state.disk import running
 from peerbayes.peer.state.folder import Home
 
-NONE = "none"
-KINDS = ("direct", "reversed", "relayed", NONE)
+NONE, REVERSED = "none", "reversed"
+KINDS = ("direct", REVERSED, "relayed", NONE)
 """This peer opened the link; the neighbour did; it goes by way of a relay; there is none now."""
 EVERY = 1.0  # seconds between two looks at the links
 

@@ -28,6 +28,7 @@ from peerbayes.peer.learning.learner import Attachment
 from peerbayes.peer.learning.releases import Release
 from peerbayes.peer.state import migrations
 from peerbayes.peer.state.audit_log import Position
+from peerbayes.peer.state.folder import leave_command
 
 # Memory address and size of an array -> the array and its digest.
 StoredArrays = dict[tuple[int, int], tuple[np.ndarray, bytes]]
@@ -252,7 +253,7 @@ class Store:
                 if before is not None and before != value:
                     raise PeerError(
                         f"{self.path} belongs to a run with {description}. Go back to it, or give up that run here "
-                        "with `peerbayes peer leave` and start again"
+                        f"with `{leave_command(self.path.parent)}` and start again"
                     )
                 self.keep(key, value)
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from peerbayes.data.files import size
 from peerbayes.report.figures import patch_of
 from peerbayes.report.network_figure import graph, link_lines, positions
-from peerbayes.report.style import Spec, axis, colour, decimal, figure, label, packed, size, trace
+from peerbayes.report.style import Spec, axis, colour, decimal, figure, label, packed, trace
 from peerbayes.simulation.view import View
 
 # Curves in the figure of errors: metric, title, role of the colour, dash.

@@ -156,9 +156,8 @@ class PeerFolder:
         home = Home(self.folder)
         if not home.roster_path.exists():
             return
-        begun = [number for number in home.run_numbers() if home.of_run(number).state_path.exists()]
-        if (number := max(begun, default=1)) != self._number:
-            self._number, self._home = number, home.of_run(number)
+        if (shown := home.shown_run()).run_number != self._number:
+            self._number, self._home = shown.run_number, shown
             self._log = Sent(Tail(self._home.audit_path))
             self._stamps.clear()
             self._reset()

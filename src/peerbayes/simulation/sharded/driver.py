@@ -145,6 +145,7 @@ def simulate_shards(X: Any = None, y: Any = None, **arguments: Unpack[ShardedArg
     X, owners = (X, None) if X is None else owners_in(X, arguments)
     if owners is not None:
         arguments["peers"], arguments["test"] = len(owners.names), owners.features(arguments.get("test"))
+        owners.warn_of_single_rows(stacklevel=2)
     settings = SimpleNamespace(**checked(ShardedArguments, with_peers(arguments)))
     peers, strategy, schema, rows_of = settings.peers, settings.strategy, settings.schema, settings.rows_of
     _refuse(rows_of, schema, X, y)
