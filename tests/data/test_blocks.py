@@ -155,6 +155,28 @@ def test_whole_numbers_are_of_one_type_in_all_blocks(tmp_path):
         assert_same(all_blocks(path, 1), sources.read(str(path)))
 
 
+@pytest.mark.parametrize("fields", [["True", "NA"], ["2024-01-31", "5"], ["1,5", "2.5"]])
+def test_a_column_whose_blocks_look_different_is_read_as_written(tmp_path, fields):
+    path = tmp_path / "rows.csv"
+    pd.DataFrame({"a": fields, "last": "x"}).to_csv(path, index=False)
+    whole = sources.read(str(path))
+    assert whole["a"].tolist() == fields
+    assert_same(all_blocks(path, 1), whole)
+
+
+def test_categories_are_those_of_all_row_groups(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    groups = [pd.DataFrame({"a": pd.Categorical(list(values))}) for values in ("rz", "qr")]
+    tables = [pa.Table.from_pandas(group) for group in groups]
+    path = tmp_path / "rows.parquet"
+    with pq.ParquetWriter(path, tables[0].schema) as writer:
+        for table in tables:
+            writer.write_table(table)
+    blocks = list(sources.Blocks(path, rows=2))
+    assert [list(block["a"].cat.categories) for block in blocks] == [["r", "z", "q"]] * 2
+    assert_same(pd.concat(blocks), sources.read(str(path)))
+
+
 def test_blocks_are_as_long_as_asked_and_read_as_often_as_asked(tmp_path):
     path = tmp_path / "rows.csv.gz"
     with gzip.open(path, "wt", encoding="utf-8") as file:

@@ -268,7 +268,6 @@ class _Text:
             raise no_header(self.path, problem)
         mixed = {name: Form(as_written=True) for name, of_column in seen.items() if of_column.mixed}
         if mixed:
-            seen |= {name: _Seen() for name in mixed}
             for frame in self.parts(list(mixed), mixed, rows):
                 for name in mixed:
                     seen[name].add(frame[name])
