@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import peerbayes as pb
 from peerbayes.cli.app import app
+from peerbayes.data.sources import blocks
 from peerbayes.learning.metrics import Outcome
 from peerbayes.model.explain import mutual_information, of_categories, of_gaussians
 from peerbayes.model.scaling import Scaling
@@ -162,6 +163,35 @@ def test_unknown_categories_are_counted_and_told(home, tmp_path):
         in done.stderr
     )
     assert len(done.stdout.splitlines()) == ROWS + 1
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+def test_files_are_predicted_in_blocks_as_if_whole(home, tmp_path, monkeypatch, kind):
+    rows = tmp_path / "rows.parquet"
+    frame = SHUFFLED.replace({"[city]": {"Bilbao": "Rome"}})  # unknown to the model
+    frame.to_parquet(rows)
+    answers, said = [], []
+    for size in (blocks.BLOCK_ROWS, 7):
+        monkeypatch.setattr(blocks, "BLOCK_ROWS", size)
+        out = tmp_path / f"{size}.{kind}"
+        done = run("predict", home, rows, "--proba", "--label", "ill", "--out", out)
+        answers.append(pd.read_parquet(out) if kind == "parquet" else out.read_bytes())
+        said.append(done.stderr)
+        if kind != "parquet":
+            printed = run("predict", home, rows, "--proba", "--format", kind).stdout
+            assert printed.encode() == answers[-1]
+    assert said[0] == said[1] and f"of {ROWS} rows ('Rome')" in said[0]
+    assert answers[0].equals(answers[1]) if kind == "parquet" else answers[0] == answers[1]
+
+
+def test_a_mistake_in_the_last_block_writes_nothing(home, tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", 7)
+    frame = SHUFFLED.copy()
+    frame.loc[ROWS - 1, "age"] = np.inf
+    frame.to_parquet(tmp_path / "rows.parquet")
+    refused(f"infinity (inf, row {ROWS - 1})", "predict", home, tmp_path / "rows.parquet")
+    refused("infinity", "predict", home, tmp_path / "rows.parquet", "--out", tmp_path / "out.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
 
 
 def test_rows_may_come_from_a_database(home, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from sklearn import datasets
 
 import peerbayes as pb
-from peerbayes.data.doctor.quick import glance
+from peerbayes.data.doctor.quick import Glance, findings_of
 from peerbayes.data.infer import inspect
 from peerbayes.data.table import Table
 from peerbayes.errors import DataWarning
@@ -169,8 +169,8 @@ def test_ends_that_were_seen_before_say_what_a_search_says(rows):
     assert inspected.ends is not None
     np.testing.assert_array_equal(inspected.ends, [np.nanmin(X, axis=0), np.nanmax(X, axis=0)])
     found = [
-        [str(finding) for finding in glance(table, inspected.columns, "auto", labels, (0, 1), ends)]
-        for ends in (inspected.ends, None)
+        list(map(str, findings_of(seen, inspected.columns, "auto", (0, 1))))
+        for seen in (Glance.of(table, labels, (0, 1), ends) for ends in (inspected.ends, None))
     ]
     assert found[0] == found[1]
     assert len(found[0]) >= 2

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import io
 import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
 # --- answers of a model file as plain values: predictions and their errors, what it learned, why it decides
 
 NAME = "model.peerbayes"  # a peer's model, in its home
+SHOWN = 3  # categories that a warning names
 
 
 def opened(model: Path) -> GenerativeClassifier:
@@ -48,23 +54,53 @@ def rows_for(
     Columns are matched by name, or by position if the model was fitted to an array. Others are ignored.
     """
     names = list(classifier.schema_.names)
-    if label in names:
-        raise SourceError(
-            f"the label is {label!r}, a feature of the model; expected the column of true classes"
-        )
+    _refuse_feature(label, names)
     if hasattr(classifier, "feature_names_in_"):
         frame = sources.read(data, query, names if label is None else [*names, label])
     else:
         frame = sources.read(data, query)
-        columns = [name for name in frame.columns if name != label]
-        if not set(names) <= set(columns):
-            if len(columns) != len(names):
-                raise SourceError(
-                    f"the data have {len(columns)} columns ({', '.join(columns[:20])}); the model was fitted without "
-                    f"column names and takes {len(names)} columns, in the order of its training"
-                )
-            frame = frame.rename(columns=dict(zip(columns, names, strict=True)))
+        frame = frame.rename(columns=_by_position(names, [name for name in frame.columns if name != label]))
     return (frame[names], None) if label is None else sources.labelled(frame, label, names)
+
+
+def blocks_for(
+    classifier: GenerativeClassifier, data: str, query: str | None, label: str | None
+) -> Iterator[tuple[Any, np.ndarray | None]]:
+    """Yield what `rows_for` returns: of a file block by block, never all in memory."""
+    if query is not None or "://" in data or sources.outside(data) is not None:
+        yield rows_for(classifier, data, query, label)
+        return
+    names = list(classifier.schema_.names)
+    _refuse_feature(label, names)
+    if hasattr(classifier, "feature_names_in_"):
+        blocks = sources.Blocks(data, label, names)
+    else:
+        blocks = sources.Blocks(data, label)
+        renamed = _by_position(names, list(blocks.names))
+    for frame, labels in ((frame, None) for frame in blocks) if label is None else blocks.labelled():
+        if not hasattr(classifier, "feature_names_in_"):
+            frame = frame.rename(columns=renamed)[names]
+        yield frame, labels
+
+
+def _refuse_feature(label: str | None, names: list[str]) -> None:
+    """Refuse a label that is one of the features of the model."""
+    if label in names:
+        raise SourceError(
+            f"the label is {label!r}, a feature of the model; expected the column of true classes"
+        )
+
+
+def _by_position(names: list[str], columns: list[str]) -> dict[str, str]:
+    """Return new names of columns for a model without names of its own: those are found by position."""
+    if set(names) <= set(columns):
+        return {}
+    if len(columns) != len(names):
+        raise SourceError(
+            f"the data have {len(columns)} columns ({', '.join(columns[:20])}); the model was fitted without "
+            f"column names and takes {len(names)} columns, in the order of its training"
+        )
+    return dict(zip(columns, names, strict=True))
 
 
 def as_fitted(classifier: GenerativeClassifier, frame: Any) -> Any:
@@ -72,22 +108,38 @@ def as_fitted(classifier: GenerativeClassifier, frame: Any) -> Any:
     return frame if hasattr(classifier, "feature_names_in_") else frame.to_numpy()
 
 
-def unknown_categories(classifier: GenerativeClassifier, frame: Any) -> list[str]:
-    """Return a warning for every column with categories that the model never saw."""
-    table, warnings = Table.of(frame), []
-    for j, column in enumerate(classifier.schema_.columns):
-        if not column.categories:  # every number lies in a bin
-            continue
-        values = table.column(j)
-        unknown = values[(column.codes(values) < 0) & ~missing_of(values)]
-        if unknown.size:
-            distinct = list(dict.fromkeys(unknown.tolist()))
-            shown = ", ".join(map(repr, distinct[:3])) + (", …" if len(distinct) > 3 else "")
-            warnings.append(
-                f"column {column.name!r} holds categories that the model never saw in {unknown.size} of "
-                f"{table.rows} rows ({shown}); they count as missing"
-            )
-    return warnings
+class Unknown:
+    """Categories in the rows that the model never saw, by column."""
+
+    def __init__(self, classifier: GenerativeClassifier) -> None:
+        self._columns = classifier.schema_.columns
+        self._rows = 0
+        self._unknown: dict[str, int] = {}
+        self._first: dict[str, dict[Any, None]] = {}
+
+    def add(self, frame: Any) -> None:
+        """Look at more rows."""
+        table = Table.of(frame)
+        self._rows += table.rows
+        for j, column in enumerate(self._columns):
+            if not column.categories:  # every number lies in a bin
+                continue
+            values = table.column(j)
+            unknown = values[(column.codes(values) < 0) & ~missing_of(values)]
+            if unknown.size:
+                self._unknown[column.name] = self._unknown.get(column.name, 0) + unknown.size
+                first = self._first.setdefault(column.name, {})
+                if len(first) <= SHOWN:
+                    first.update(dict.fromkeys(unknown.tolist()))
+
+    def warnings(self) -> list[str]:
+        """Return a warning for every column that has some."""
+        return [
+            f"column {name!r} holds categories that the model never saw in {count} of {self._rows} rows "
+            f"({', '.join(map(repr, list(self._first[name])[:SHOWN]))}"
+            f"{', …' if len(self._first[name]) > SHOWN else ''}); they count as missing"
+            for name, count in self._unknown.items()
+        ]
 
 
 def silent_columns(classifier: GenerativeClassifier) -> list[str]:
@@ -97,42 +149,73 @@ def silent_columns(classifier: GenerativeClassifier) -> list[str]:
     return [f"columns that say nothing: {shown}{', …' if len(silent) > 20 else ''}"] if silent else []
 
 
-def judged(classes: list[Any], labels: list[Any], predicted: list[Any]) -> tuple[float, Any]:
-    """Return the error rate, and the confusion matrix: a row per true class, a column per predicted one.
+class Judged:
+    """How right predictions are, from labelled rows that come block by block."""
 
-    Labels that are not classes of the model have rows of their own, and always count as errors.
-    """
-    import pandas as pd
-
-    others = sorted(set(labels) - set(classes), key=repr)
-    if len(others) == len(set(labels)):
-        raise SourceError(
-            f"the labels are {others[:5]}; none of them is a class of the model: {classes[:20]}"
+    def __init__(self, classifier: GenerativeClassifier) -> None:
+        self._classifier = classifier
+        self._classes = classifier.classes_.tolist()
+        self._pairs: Counter[tuple[Any, Any]] = Counter()  # of true and predicted classes
+        identity = Scaling.identity(len(self._classes))
+        scalings = (
+            [classifier.scaling_] if classifier.scaling_.is_identity else [classifier.scaling_, identity]
         )
-    index_of = {value: index for index, value in enumerate([*classes, *others])}
-    counts = np.zeros((len(index_of), len(classes)), dtype=int)
-    np.add.at(counts, ([index_of[value] for value in labels], [index_of[value] for value in predicted]), 1)
-    table = pd.DataFrame(counts, index=pd.Index([*index_of], dtype=object), columns=classes)
-    return 1.0 - float(np.trace(counts)) / len(labels), table
+        self._sure: dict[Scaling, tuple[float, int, Outcome | None]] = dict.fromkeys(scalings, (0.0, 0, None))
 
+    def add(self, X: Any, labels: np.ndarray, predicted: np.ndarray) -> None:
+        """Look at more rows; labels may be others than the classes of the model."""
+        self._pairs.update(zip(labels.tolist(), predicted.tolist(), strict=True))
+        position = {value: index for index, value in enumerate(self._classes)}
+        codes = np.array([position.get(value, -1) for value in labels.tolist()])
+        if not (codes >= 0).any():
+            return
+        joint, codes = self._classifier.predict_joint_log_proba(X)[codes >= 0], codes[codes >= 0]
+        for scaling, (loss, rows, before) in self._sure.items():
+            log_posterior = scaling.log_probabilities(joint)
+            outcome = Outcome.of(np.exp(log_posterior), codes)
+            if before is not None:
+                outcome = Outcome(
+                    before.confusion + outcome.confusion, before.reliability + outcome.reliability
+                )
+            loss += log_loss(log_posterior, codes) * codes.size
+            self._sure[scaling] = loss, rows + codes.size, outcome
 
-def reliability(classifier: GenerativeClassifier, X: Any, labels: np.ndarray) -> str:
-    """Return a sentence: log loss and expected calibration error of the rows with a label that the model knows.
+    @property
+    def rows(self) -> int:
+        """How many rows there were."""
+        return self._pairs.total()
 
-    A model with a scaling has both figures without it too.
-    """
-    position = {value: index for index, value in enumerate(classifier.classes_.tolist())}
-    codes = np.array([position.get(value, -1) for value in labels.tolist()])
-    joint, codes = classifier.predict_joint_log_proba(X)[codes >= 0], codes[codes >= 0]
+    def errors(self) -> tuple[float, Any]:
+        """Return the error rate, and the confusion matrix: a row per true class, a column per predicted one.
 
-    def figures(scaling: Scaling) -> str:
-        log_posterior = scaling.log_probabilities(joint)
-        error = Outcome.of(np.exp(log_posterior), codes).calibration_error
-        return f"log loss {log_loss(log_posterior, codes):.4f}, calibration error {error:.4f}"
+        Labels that are not classes of the model have rows of their own, and always count as errors.
+        """
+        import pandas as pd
 
-    if classifier.scaling_.is_identity:
-        return figures(classifier.scaling_)
-    return f"{figures(classifier.scaling_)}; without scaling {figures(Scaling.identity(joint.shape[1]))}"
+        labels = {label for label, _ in self._pairs}
+        others = sorted(labels - set(self._classes), key=repr)
+        if len(others) == len(labels):
+            raise SourceError(
+                f"the labels are {others[:5]}; none of them is a class of the model: {self._classes[:20]}"
+            )
+        index_of = {value: index for index, value in enumerate([*self._classes, *others])}
+        counts = np.zeros((len(index_of), len(self._classes)), dtype=int)
+        for (label, predicted), count in self._pairs.items():
+            counts[index_of[label], index_of[predicted]] += count
+        table = pd.DataFrame(counts, index=pd.Index([*index_of], dtype=object), columns=self._classes)
+        return 1.0 - float(np.trace(counts)) / self.rows, table
+
+    def reliability(self) -> str:
+        """Return a sentence: log loss and expected calibration error of the rows with a label that the model knows.
+
+        A model with a scaling has both figures without it too.
+        """
+        figures = [
+            f"log loss {loss / rows:.4f}, calibration error {outcome.calibration_error:.4f}"
+            for loss, rows, outcome in self._sure.values()
+            if outcome is not None
+        ]
+        return "; without scaling ".join(figures)
 
 
 def learned(classifier: GenerativeClassifier, top: int) -> dict[str, Any]:
@@ -195,6 +278,7 @@ def _by_class(classes: Any, probabilities: Any) -> list[dict[str, Any]]:
 # --- `peerbayes predict`, `peerbayes explain` and `peerbayes sample`: uses of a model file
 
 KINDS = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
+IN_MEMORY = 1 << 24  # bytes of an answer beyond which it waits on disk until it is whole
 MOST_CLASSES = 4  # most classes that fit side by side in a table
 
 Model = Annotated[Path, argument(f"A model file, or a peer's folder that contains {NAME}.")]
@@ -216,24 +300,35 @@ def predict(
     """Predict the class of each row; the rows keep their order."""
     file_format = _kind(out, form, overwrite)
     classifier = opened(model)
-    frame, labels = rows_for(classifier, data, query, label)
-    unknown = unknown_categories(classifier, frame)
-    X = as_fitted(classifier, frame)
-    classes, predicted = classifier.classes_.tolist(), classifier.predict(X)
-    table: dict[str, Any] = {"predicted": predicted}
-    if proba:
-        probabilities = classifier.predict_proba(X).T
-        table |= {f"p({name})": column for name, column in zip(classes, probabilities, strict=True)}
-    evaluation = None if labels is None else judged(classes, labels.tolist(), predicted.tolist())
-    text = _write_table(table, file_format, out)
-    _print_remarks(unknown)
-    if evaluation is not None and labels is not None:
-        error, confusion = evaluation
+    classes, unknown, first = classifier.classes_.tolist(), Unknown(classifier), 0
+    judged = None if label is None else Judged(classifier)
+
+    def predictions() -> Iterator[dict[str, Any]]:
+        nonlocal first
+        for frame, labels in blocks_for(classifier, data, query, label):
+            unknown.add(frame)
+            X = Table.of(as_fitted(classifier, frame)).numbered_from(first)
+            first += X.rows
+            predicted = classifier.predict(X)
+            table: dict[str, Any] = {"predicted": predicted}
+            if proba:
+                probabilities = classifier.predict_proba(X).T
+                table |= {f"p({name})": column for name, column in zip(classes, probabilities, strict=True)}
+            if judged is not None and labels is not None:
+                judged.add(X, labels, predicted)
+            yield table
+        if judged is not None:
+            judged.errors()  # refused before anything is written
+
+    text = _written(predictions(), file_format, out)
+    _print_remarks(unknown.warnings())
+    if judged is not None:
+        error, confusion = judged.errors()
         matrix = confusion.rename(index=_name, columns=_name).to_string()
-        print(f"error rate {error:.4f} over {len(predicted)} rows", file=sys.stderr)
-        print(reliability(classifier, X, labels), file=sys.stderr)
+        print(f"error rate {error:.4f} over {judged.rows} rows", file=sys.stderr)
+        print(judged.reliability(), file=sys.stderr)
         print(f"confusion matrix (rows: true class, columns: predicted class)\n{matrix}", file=sys.stderr)
-    print(text, end="")
+    _print_file(text)
 
 
 def explain(
@@ -256,7 +351,9 @@ def explain(
     else:
         frame, _ = rows_for(classifier, data, query)
         explanation = reasons(classifier, frame, 1 if row is None else row, top)
-        _print_remarks(unknown_categories(classifier, frame.iloc[[explanation["row"] - 1]]))
+        unknown = Unknown(classifier)
+        unknown.add(frame.iloc[[explanation["row"] - 1]])
+        _print_remarks(unknown.warnings())
     if form == "json":
         print(as_json(explanation))
     elif data is None:
@@ -283,8 +380,7 @@ def sample(
     table: dict[str, Any] = {name: values.column(j) for j, name in enumerate(classifier.schema_.names)}
     while label in table:
         label += "_"
-    text = _write_table({**table, label: labels}, kind, out)
-    print(text, end="")
+    _print_file(_written([{**table, label: labels}], kind, out))
 
 
 # --- tables out
@@ -308,25 +404,59 @@ def _kind(out: Path | None, form: str | None, overwrite: bool) -> str:
     return kind
 
 
-def _write_table(columns: dict[str, Any], kind: str, out: Path | None) -> str:
-    """Write a table to its file atomically, or return the text to print."""
+def _written(tables: Iterable[dict[str, Any]], kind: str, out: Path | None) -> IO[bytes] | None:
+    """Write tables, one below the other, to their file atomically; None: return them as a file to print."""
+    if out is None:
+        with contextlib.ExitStack() as stack:
+            spool = stack.enter_context(tempfile.SpooledTemporaryFile(max_size=IN_MEMORY))
+            _write_tables(tables, kind, spool)
+            spool.seek(0)
+            stack.pop_all()  # whoever prints it closes it
+            return spool
+    with files.replacing(out) as file:
+        _write_tables(tables, kind, file)
+    return None
+
+
+def _write_tables(tables: Iterable[dict[str, Any]], kind: str, file: IO[bytes]) -> None:
+    """Write tables of the same columns, one below the other."""
     import pandas as pd
 
-    frame = pd.DataFrame(columns)
+    frames = (pd.DataFrame(columns) for columns in tables)
     if kind == "parquet":
-        content = io.BytesIO()
-        frame.to_parquet(content, index=False)
-        encoded = content.getvalue()
-    elif kind == "json":
-        records = [{name: plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
-        encoded = (as_json(records) + "\n").encode()
-    else:
-        frame = frame.rename(columns=in_cell).apply(lambda column: column.map(in_cell))
-        encoded = frame.to_csv(index=False, lineterminator="\n").encode()
-    if out is None:
-        return encoded.decode()
-    files.write(out, encoded)
-    return ""
+        _write_parquet(frames, file)
+        return
+    for number, frame in enumerate(frames):
+        if kind == "json":
+            records = [
+                {name: plain(value) for name, value in row.items()} for row in frame.to_dict("records")
+            ]
+            file.write(("," if number else "[").encode() + as_json(records)[1:-2].encode())
+        else:
+            frame = frame.rename(columns=in_cell).apply(lambda column: column.map(in_cell))
+            file.write(frame.to_csv(index=False, header=not number, lineterminator="\n").encode())
+    if kind == "json":
+        file.write(b"\n]\n")
+
+
+def _write_parquet(frames: Iterable[Any], file: IO[bytes]) -> None:
+    """Write tables of the same columns, one below the other, as one Parquet file."""
+    pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    with contextlib.ExitStack() as stack:
+        writer = None
+        for frame in frames:
+            schema = None if writer is None else writer.schema
+            table = pyarrow.Table.from_pandas(frame, schema=schema, preserve_index=False)
+            writer = writer or stack.enter_context(parquet.ParquetWriter(file, table.schema))
+            writer.write_table(table)
+
+
+def _print_file(file: IO[bytes] | None) -> None:
+    """Print a file of text and close it; None: there is nothing to print."""
+    if file is not None:
+        with io.TextIOWrapper(file, encoding="utf-8", newline="") as text:
+            while part := text.read(IN_MEMORY):
+                print(part, end="")
 
 
 def _print_remarks(remarks: list[str]) -> None:

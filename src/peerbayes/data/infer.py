@@ -42,6 +42,9 @@ IDENTIFIER_SHARE, IDENTIFIER_ROWS = 0.9, 100
 # What a kind of numbers says where it is said of all columns: the others are as with "auto".
 NUMBERS_ARE = "numbers are "
 
+# The lowest and the highest number of each column.
+Ends = tuple[list[float], list[float]]
+
 
 def infer_columns(
     table: Table,
@@ -49,16 +52,17 @@ def infer_columns(
     weights: np.ndarray | None = None,
     bins: int | None = None,
     labels: np.ndarray | None = None,
+    part: bool = False,
 ) -> tuple[Column, ...]:
     """Return the description of each column, from all rows; the arguments are those of `inspect`."""
-    return inspect(table, kinds, weights, bins, labels).columns
+    return inspect(table, kinds, weights, bins, labels, part).columns
 
 
 class Inspected(NamedTuple):
     """The description of each column, and what was seen on the way."""
 
     columns: tuple[Column, ...]
-    ends: tuple[list[float], list[float]] | None = None
+    ends: Ends | None = None
     """The lowest and the highest number of each column, where all are numbers that were gone over at once."""
 
 
@@ -68,6 +72,7 @@ def inspect(
     weights: np.ndarray | None = None,
     bins: int | None = None,
     labels: np.ndarray | None = None,
+    part: bool = False,
 ) -> Inspected:
     """Return the description of each column, from all rows, and what was seen on the way.
 
@@ -75,6 +80,7 @@ def inspect(
     bins    into how many bins numbers go, and then into bins they go unless `kinds` names another kind for their
             column; None: binned columns have `BINS`, and numbers are as `kinds` says
     labels  [n] the class of each row, −1 where it is unknown; None: nobody knows
+    part    whether these are some of the rows only: text is then not refused as identifiers or dates
     """
     rules = rules_of(table, kinds)
     if weights is not None and not (weights > 0).all():
@@ -84,14 +90,30 @@ def inspect(
         raise SchemaError("the table has no rows; expected at least one")
     array = table.numeric
     if array is None:
-        return Inspected(
-            tuple(_column(table, j, rules[j], weights, bins, labels) for j in range(len(table.names)))
-        )
+        columns = tuple(_column(table, j, rules[j], weights, bins, labels) for j in range(len(table.names)))
+        for j, column in enumerate(columns):
+            if not part and open_text(table, j, rules[j], column):
+                refuse_text(column, present_rows(table, j))
+        return Inspected(columns)
     plain, ends = _plain_columns(table, array, rules, weights, bins)
-    columns = (
+    columns = tuple(
         plain.get(j) or _column(table, j, rules[j], weights, bins, labels) for j in range(len(table.names))
     )
-    return Inspected(tuple(columns), ends)
+    return Inspected(columns, ends)
+
+
+def open_text(table: Table, j: int, rule: str, column: Column) -> bool:
+    """Return whether column j is text that nobody called categories: neither its rule nor the table."""
+    if rule in KINDS or rule == "paper" or not column.categories or not isinstance(column.categories[0], str):
+        return False
+    return table.declared(j) is None
+
+
+def present_rows(table: Table, j: int) -> int:
+    """Return in how many rows column j has a value."""
+    texts = table.texts(j)
+    present = ~missing_of(table.column(j)) if texts is None else texts.codes >= 0
+    return int(np.count_nonzero(present))
 
 
 def check_kinds(kinds: Any) -> None:
@@ -151,7 +173,7 @@ def _column(
     name, declared = table.names[j], table.declared(j)
     of_text = rule in ("auto", "discrete") or rule.startswith(NUMBERS_ARE)  # text is then categories
     if of_text and declared is None and (texts := table.texts(j)) is not None:
-        return _of_texts(name, texts, weights, rule)
+        return _of_texts(name, texts, weights)
     values = table.column(j)
     present = ~missing_of(values)
     kind = _kind(values, present, rule, name, declared is not None)
@@ -164,20 +186,14 @@ def _column(
     column = Column(name, kind, count=0.0)
     traits = Binned(bins) if kind == "binned" and bins is not None else column.traits
     described = traits.inferred(column, values, weights, declared, labels)
-    column = measured(column, column.numbers(values), weights) if described is None else described
-    if rule not in KINDS and rule != "paper" and declared is None and column.categories:
-        _refuse_text(column, int(np.count_nonzero(present)))
-    return column
+    return measured(column, column.numbers(values), weights) if described is None else described
 
 
-def _of_texts(name: str, texts: Texts, weights: np.ndarray | None, rule: str) -> Column:
+def _of_texts(name: str, texts: Texts, weights: np.ndarray | None) -> Column:
     """Return the description of a column of text, of which each distinct value is a category."""
     present = texts.codes >= 0
     count = float(np.count_nonzero(present)) if weights is None else float(weights[present].sum())
-    column = Column(name, "discrete", distinct(texts.values, name), count=count)
-    if rule != "discrete":
-        _refuse_text(column, int(np.count_nonzero(present)))
-    return column
+    return Column(name, "discrete", distinct(texts.values, name), count=count)
 
 
 def kinds_in_bins(table: Table, kinds: str | Mapping[Any, str] | Sequence[str], in_bins: str) -> list[str]:
@@ -217,10 +233,8 @@ def measured(
     return column.traits.with_moments(column, *(float(moment[0]) for moment in moments))
 
 
-def _refuse_text(column: Column, rows: int) -> None:
+def refuse_text(column: Column, rows: int) -> None:
     """Refuse text in so many `rows`, which nobody called categories, that is an identifier or a date."""
-    if not isinstance(column.categories[0], str):
-        return
     instead = f"or say that every distinct value is a category: kinds={{{column.name!r}: 'discrete'}}"
     texts = np.array(column.categories, dtype=object)
     if are_dates(texts):
@@ -276,7 +290,7 @@ def _type(kind: type, name: str) -> str:
 
 def _plain_columns(
     table: Table, array: np.ndarray, rules: list[str], weights: np.ndarray | None, bins: int | None
-) -> tuple[dict[int, Column], tuple[list[float], list[float]] | None]:
+) -> tuple[dict[int, Column], Ends | None]:
     """Return the columns of a numeric array that can be described in one pass: continuous ones and small integers.
 
     And the lowest and the highest numbers, where all are continuous.

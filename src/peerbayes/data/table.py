@@ -154,7 +154,11 @@ class Table:
     def take(self, rows: np.ndarray) -> Table:
         """Return a copy of the rows where `rows` is true, or at the positions `rows`."""
         positions = np.flatnonzero(rows) if rows.dtype == bool else rows
-        return self._with(positions, positions)
+        return self._with(positions, positions if self.numbers is None else self.numbers[positions])
+
+    def numbered_from(self, first: int) -> Table:
+        """Return the same rows as a part of the user's table that begins with row number `first`."""
+        return replace(self, numbers=np.arange(first, first + self.rows))
 
     def _with(self, rows: slice | np.ndarray, numbers: np.ndarray) -> Table:
         array = self.array

@@ -18,7 +18,8 @@ from peerbayes.data.table import Table
 from peerbayes.errors import PeerbayesError
 from peerbayes.estimators.classifiers import AODE, KDB, LDA, QDA, TAN, MixedNB
 from peerbayes.estimators.ga2m import GA2M
-from peerbayes.estimators.generative import GenerativeClassifier, Training
+from peerbayes.estimators.generative import GenerativeClassifier
+from peerbayes.estimators.training import Training
 from peerbayes.model import folds
 from peerbayes.model.candidates import CLEARLY as CLEARLY
 from peerbayes.model.candidates import LossSums, clearly_best, reason
@@ -81,7 +82,7 @@ class AutoBayes(GenerativeClassifier):
     candidates_: Any = field(init=False)
     reason_: str = field(init=False)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Choose a family and learn from rows X [n, D] and labels y [n]; a row counts `sample_weight` [n] times."""
         with self._all_or_nothing():
             names = self._names()

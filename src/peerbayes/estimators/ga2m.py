@@ -10,7 +10,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from peerbayes.data.arguments import refusal, whole
 from peerbayes.data.schema import Schema
-from peerbayes.estimators.generative import GenerativeClassifier, Training
+from peerbayes.estimators.generative import GenerativeClassifier
+from peerbayes.estimators.training import Training
 from peerbayes.model import calibration, interactions, passes
 from peerbayes.model.families import additive
 from peerbayes.model.families.base import Family, laid_out

@@ -12,28 +12,26 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from numbers import Real
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    check_consistent_length,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils.validation import validate_data
 
 from peerbayes.data.arguments import number, refusal, whole
-from peerbayes.data.doctor.quick import warn_of_data
-from peerbayes.data.infer import infer_classes, inspect, plain_labels
-from peerbayes.data.kinds import KINDS
+from peerbayes.data.column import Column
+from peerbayes.data.doctor.quick import warn_of_data, warn_of_glance
+from peerbayes.data.infer import infer_classes, inspect
+from peerbayes.data.parts import needs_all_rows
 from peerbayes.data.schema import Schema
-from peerbayes.data.table import FRAME_ROWS, Table, frame_of, missing_of
+from peerbayes.data.sources.blocks import Blocks
+from peerbayes.data.table import FRAME_ROWS, Table, frame_of
 from peerbayes.errors import SchemaError, SchemaMismatch, SingularDataWarning, StatisticsMismatch
 from peerbayes.estimators import conventions
+from peerbayes.estimators.file_rows import FileRows, FileSums, look, refuse_blocks
 from peerbayes.estimators.prediction import Predictor, cost_table, restored
+from peerbayes.estimators.training import Training, checked_weights, training_rows
 from peerbayes.model import calibration, folds, passes
 from peerbayes.model.calibration import STARTS, Calibrated, Fold, beginning, calibrate
 from peerbayes.model.explain import log_joint, log_units
@@ -174,16 +172,14 @@ def classes_of_all(classes: Any, known_classes: tuple[Any, ...]) -> tuple[Any, .
     return known_classes or named_classes
 
 
-def refuse_counting(kinds: Any) -> None:
-    """Refuse kinds that depend on how many values a column has."""
-    rules = [kinds] if isinstance(kinds, str) else kinds.values() if isinstance(kinds, dict) else kinds
-    needs = {"paper": "the distinct values"} | {name: kind.needs_all_rows for name, kind in KINDS.items()}
-    for rule in rules:
-        if needs.get(rule):
-            raise ValueError(
-                f"kinds={rule!r} needs {needs[rule]} of all rows, and partial_fit sees only some of them; "
-                f"give a schema, for instance schema=Schema.infer(X, y, kinds={rule!r})"
-            )
+def refuse_counting(kinds: Any, who: str = "partial_fit") -> None:
+    """Refuse kinds that depend on how many values a column has; `who` has no more than some rows at a time."""
+    if (needed := needs_all_rows(kinds)) is not None:
+        rule, what = needed
+        raise ValueError(
+            f"kinds={rule!r} needs {what} of all rows, and {who} sees only some of them; "
+            f"give a schema, for instance schema=Schema.infer(X, y, kinds={rule!r})"
+        )
 
 
 def kinds_so_far(schema: Schema) -> dict[str, str]:
@@ -202,97 +198,20 @@ def beyond_clip(table: Table, schema: Schema) -> str | None:
     return None
 
 
-# --- training rows: labels as class indices, checked weights, without rows of weight 0
-
-
-class Training(NamedTuple):
-    """Rows with their labels and weights."""
-
-    table: Table
-    labels: np.ndarray  # [n] indices among `classes`; −1 where there is no label
-    classes: tuple[Any, ...]  # those that occur, in order
-    weights: np.ndarray | None  # [n]
-
-    @property
-    def mass(self) -> float:
-        """The total weight of the rows."""
-        return float(self.table.rows if self.weights is None else self.weights.sum())
-
-    def labels_in(self, schema: Schema) -> np.ndarray:
-        """Return the labels as indices among all classes of a schema: [n]."""
-        if self.classes == schema.classes:
-            return self.labels
-        schema_codes = schema.encode_labels(np.asarray(self.classes, dtype=object))
-        return np.where(self.labels < 0, -1, schema_codes[self.labels])
-
-
-def training_rows(table: Table, y: Any, sample_weight: Any, unlabelled: Any, class_weight: Any) -> Training:
-    """Return rows with labels y, where `unlabelled` means no label, and weights; rows of weight 0 are left out."""
-    labels, classes = _labels_of(table, y, unlabelled)
-    weights = None
-    if sample_weight is not None:
-        weights = _check_sample_weight(
-            sample_weight, np.empty((table.rows, 0)), dtype=np.float64, ensure_non_negative=True
-        )
-    if class_weight is not None:
-        weights = conventions.weights_by_class(class_weight, labels, classes, weights)
-    if weights is None:
-        return Training(table, labels, classes, None)
-    counted = weights > 0
-    if not counted.any():
-        raise ValueError("every sample_weight is 0; expected a positive weight for at least one row")
-    if not counted.all():
-        table, weights, labels = table.take(counted), weights[counted], labels[counted]
-        present = np.unique(labels[labels >= 0])
-        labels = np.where(labels < 0, -1, np.searchsorted(present, labels))
-        classes = tuple(classes[index] for index in present)
-    return Training(table, labels, classes, weights)
-
-
-def _labels_of(table: Table, y: Any, unlabelled: Any) -> tuple[np.ndarray, tuple[Any, ...]]:
-    """Return class indices [n], −1 where there is no label, and the classes that occur."""
-    plain = type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "iufbU"  # nothing that could be wrong
-    labels = y if plain else column_or_1d(plain_labels(y), warn=True)
-    if labels.size != table.rows:
-        check_consistent_length(range(table.rows), labels)  # raises
-    if unlabelled is None:
-        classes, codes = infer_classes(labels)
-        if any(isinstance(value, float) for value in classes):
-            check_classification_targets(labels)
-        return codes, classes
-    unlabelled_rows = _is_unlabelled(labels, unlabelled)
-    if unlabelled_rows.all():
-        raise ValueError(f"every label is {unlabelled!r}, which means no label; expected some labels")
-    classes, class_codes = infer_classes(labels[~unlabelled_rows] if unlabelled_rows.any() else labels)
-    codes = np.full(labels.size, -1, dtype=class_codes.dtype)
-    codes[~unlabelled_rows] = class_codes
-    if any(isinstance(value, float) for value in classes):
-        check_classification_targets(labels[~unlabelled_rows])
-    return codes, classes
-
-
-def _is_unlabelled(labels: np.ndarray, sentinel: Any) -> np.ndarray:
-    """Return which rows have no label: the sentinel, or a missing value where it is NaN. [n]."""
-    if isinstance(sentinel, float) and np.isnan(sentinel):
-        return missing_of(labels)
-    return np.array([value == sentinel for value in labels.tolist()], dtype=bool)
-
-
 # --- rows that leave parameters open
 
 
 def warn_of_singular(
-    family: Family, singular_directions: np.ndarray | None, labels: np.ndarray, classes: Sequence[Any]
+    family: Family, singular_directions: np.ndarray | None, rows: np.ndarray, classes: Sequence[Any]
 ) -> None:
     """Warn of classes of one row, which have no variance, and of covariances that are singular.
 
     family    the model, with its floors
     singular_directions  how many each covariance has: [C] or [1]; None: there is no covariance
-    labels    class indices of the training rows [n]; −1: none
+    rows      how many training rows each class has: [C]
     """
     if family.continuous == len(getattr(family, "poisson", ())):
         return
-    rows = np.bincount(labels + 1, minlength=1 + len(classes))[1:]
     single = [classes[c] for c in np.flatnonzero(rows == 1).tolist()]
     if single and not isinstance(family, SharedGaussian):
         warnings.warn(
@@ -354,21 +273,21 @@ class GenerativeClassifier(Predictor):
 
     # --- learning --------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn from rows X [n, D] (DataFrame or array) and labels y [n]; a row counts `sample_weight` [n] times."""
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from rows X [n, D] (DataFrame or array) and labels y [n]; a row counts `sample_weight` [n] times.
+
+        X may be `Blocks` of a file, which name the column of the labels: its rows are never all in memory.
+        """
         with self._all_or_nothing():
+            if isinstance(X, Blocks):
+                return self._fit_blocks(X, y, sample_weight)
             return self._fit(X, y, sample_weight)
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         training = self._training(X, y, sample_weight, reset=True)
         schema = self._schema_for(training, training.classes, kinds=self.kinds)
         classes = len(schema.classes)
-        if classes < 2:
-            added = ", or add rows of one class to a model by partial_fit with classes=..."
-            raise ValueError(
-                f"y holds one class ({training.classes[0]!r}, n_samples={training.table.rows}); a classifier needs at "
-                f"least two classes. Name the others in a schema{added if hasattr(self, 'partial_fit') else ''}"
-            )
+        self._refuse_one_class(schema, training.classes, training.table.rows)
         self._check_classes(schema.classes)
         labels = training.labels_in(schema)
         schema = self._extended(schema, training, labels)
@@ -392,8 +311,7 @@ class GenerativeClassifier(Predictor):
             )
 
         data = rows_of(source)
-        for name in ("history_", "n_iter_", "best_iter_", "validation_", "log_likelihood_", "_finds_columns"):
-            self.__dict__.pop(name, None)
+        self._forget_fit()
         if isinstance(data, IncompleteData) and not isinstance(family, NaiveBayes):
             calibration.refuse_empty(data, schema)
         observed = observe_later(source, labels, classes, training.weights)
@@ -405,7 +323,8 @@ class GenerativeClassifier(Predictor):
                 else data.statistics()
             )
             self._adopt(Statistics(stats, schema, layout, observed=observed))
-            warn_of_singular(self.family_, self._singular, labels, schema.classes)
+            rows = np.bincount(labels + 1, minlength=1 + classes)[1:]
+            warn_of_singular(self.family_, self._singular, rows, schema.classes)
             return self
         self.validation_ = validation
         pairs = [(rows_of(source, ~held), rows_of(source, held)) for held in held_out]
@@ -428,13 +347,29 @@ class GenerativeClassifier(Predictor):
             Statistics(calibrated.stats, schema, layout, True, likelihood, observed, scaling=scaling)
         )
 
+    def _fit_blocks(self, X: Blocks, y: Any, sample_weight: Any) -> Self:
+        """Do what `_fit` does, from the blocks of a file."""
+        rows = self._file_rows(X, y, sample_weight, self.kinds)
+        if self.schema is not None and self.schema.classes:
+            schema, present = self.schema, self.schema.classes
+        else:
+            schema, present = self._schema_of_file(rows, None, self.kinds)
+        self._refuse_one_class(schema, present, rows.count)
+        self._check_classes(schema.classes)
+        sums = self._sums_of_file(rows, schema, schema)
+        self._forget_fit()
+        self.n_iter_ = 1
+        self._adopt(Statistics(sums.values, schema, sums.layout, observed=sums.observed()))
+        warn_of_singular(self.family_, self._singular, sums.of_class, schema.classes)
+        return self
+
     @available_if(_learns_by_adding)
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
         """Add rows X, y (and their `sample_weight`) to the model; any split of a table gives the model of `fit`.
 
         The first call must name all `classes`. Without a `schema` the location and scale of all rows are known
         only at the end: training values are then not clipped, and a warning says when that matters. Rows may
-        bring new categories, not new classes.
+        bring new categories, not new classes. X may be `Blocks` of a file, as for `fit`.
         """
         if self.unlabelled is not None:
             raise ValueError(
@@ -452,32 +387,36 @@ class GenerativeClassifier(Predictor):
         first = not hasattr(self, "statistics_")
         if self.schema is None:
             refuse_counting(self.kinds)
-        training = self._training(X, y, sample_weight, reset=first)
+        kinds = self.kinds if first else kinds_so_far(self.schema_)
+        training = (
+            self._file_rows(X, y, sample_weight, kinds, reset=first)
+            if isinstance(X, Blocks)
+            else self._training(X, y, sample_weight, reset=first)
+        )
         agreed = self.schema.classes if self.schema is not None else ()
         all_classes = classes_of_all(classes, agreed if first else tuple(self.schema_.classes))
-        kinds = self.kinds if first else kinds_so_far(self.schema_)
-        schema = self._schema_for(training, all_classes, kinds=kinds)
+        schema = (
+            self._schema_of_file(training, all_classes, kinds)[0]
+            if isinstance(training, FileRows)
+            else self._schema_for(training, all_classes, kinds=kinds)
+        )
         if schema.classes != all_classes:
             schema = replace(schema, classes=all_classes)
         self._check_classes(all_classes)
-        labels = training.labels_in(schema)
         unclipped = schema if self.schema is not None else replace(schema, clip=None)
-        source = source_of(unclipped, training.table, again=False)
-        missing = self._missing(source, training)
-        layout = laid_out(self.family_type, schema, missing)
-        layout = self._structured(layout, source, labels, len(all_classes), training.weights)
-        absent = first_missing(source, layout, missing)
-        if absent is not None:
-            raise SchemaError(
-                f"column {absent!r} has missing values; {type(self).__name__} completes them in repeated passes over "
-                "all rows, which partial_fit does not have. Use fit, or MixedNB, or fill them in first, for "
-                "instance with sklearn.impute.SimpleImputer"
-            )
-        data = passes.labelled(layout, source, labels, len(all_classes), training.weights)
-        assert not isinstance(data, IncompleteData)  # refused above
-        added = Statistics(data.statistics(), schema, layout)
+        if isinstance(training, FileRows):
+            sums = self._sums_of_file(training, schema, unclipped)
+            added = Statistics(sums.values, schema, sums.layout)
+        else:
+            source = source_of(unclipped, training.table, again=False)
+            missing = self._missing(source, training)
+            layout, values = self._sums(training, training.labels_in(schema), source, schema, missing)
+            added = Statistics(values, schema, layout)
         total = added if first else self.statistics_ + added
-        clipped_column = beyond_clip(training.table, total.schema) if self.schema is None else None
+        clipped_column = None
+        if self.schema is None:
+            tables = (part.table for part in (training() if isinstance(training, FileRows) else [training]))
+            clipped_column = next(filter(None, (beyond_clip(table, total.schema) for table in tables)), None)
         if clipped_column is not None:
             warnings.warn(
                 f"column {clipped_column!r} holds values beyond {total.schema.clip} standard deviations, which fit "
@@ -487,6 +426,72 @@ class GenerativeClassifier(Predictor):
             )
         self.n_iter_ = 1
         return self._adopt(total)
+
+    def _sums(
+        self, training: Training, labels: np.ndarray, source: Source, schema: Schema, missing: bool
+    ) -> tuple[Family, np.ndarray]:
+        """Return the layout and S [C, K] of some of the rows; `missing`: whether a continuous value is missing."""
+        classes = len(schema.classes)
+        layout = laid_out(self.family_type, schema, missing)
+        layout = self._structured(layout, source, labels, classes, training.weights)
+        absent = first_missing(source, layout, missing)
+        if absent is not None:
+            raise SchemaError(
+                f"column {absent!r} has missing values; {type(self).__name__} completes them in repeated passes over "
+                "all rows, which partial_fit and blocks of a file do not have. Use fit, or MixedNB, or fill them in "
+                "first, for instance with sklearn.impute.SimpleImputer"
+            )
+        data = passes.labelled(layout, source, labels, classes, training.weights)
+        assert not isinstance(data, IncompleteData)  # refused above
+        return layout, data.statistics()
+
+    # --- rows of a file --------------------------------------------------------------------------------
+
+    def _file_rows(self, X: Blocks, y: Any, sample_weight: Any, kinds: Any, reset: bool = True) -> FileRows:
+        """Return the rows of a file; check them, and that this estimator can learn from blocks."""
+        check(self.get_params(deep=False))
+        refuse_blocks(self, self.learns_structure, y)
+        if self.schema is None:
+            refuse_counting(kinds, "a block of a file")
+            if self._bins(len(X.names)) is not None:
+                refuse_counting("binned", "a block of a file")
+        return FileRows(
+            X,
+            checked_weights(sample_weight, X.row_count),
+            self.class_weight,
+            lambda features, first: self._block(features, first, reset),
+        )
+
+    def _block(self, features: Any, first: int, reset: bool = False) -> Table:
+        """Return rows of a file as a table whose rows are numbered as in the file, from `first` on."""
+        table = self._table(features, reset)
+        if reset:
+            self._refuse_extra(table)
+        return table.numbered_from(first)
+
+    def _schema_of_file(
+        self, rows: FileRows, classes: tuple[Any, ...] | None, kinds: Any
+    ) -> tuple[Schema, tuple[Any, ...]]:
+        """Return the schema of the rows, or the one given, and the classes that occur; `classes`: all that may."""
+        seen = look(rows, kinds, with_columns=self.schema is None)
+        if self.schema is not None:
+            return replace(self.schema, classes=classes or seen.classes), seen.classes
+        warn_of_glance(seen.glance, seen.columns, kinds, seen.classes, stacklevel=4)
+        return self._with_knowledge(seen.columns, classes or seen.classes), seen.classes
+
+    def _sums_of_file(self, rows: FileRows, schema: Schema, encoded_in: Schema) -> FileSums:
+        """Return the sums over the rows, which are encoded in the schema `encoded_in`."""
+        numbers = [column.count for column in schema.columns if column.traits.reads_numbers]
+        inferred = self.schema is None and rows.weights is None and self.class_weight is None
+        complete = inferred and all(count == rows.count for count in numbers)
+        some = covers_some_columns(self._knowledge())
+        sums = FileSums(schema, rows.count)
+        for training in rows():
+            source = source_of(encoded_in, training.table, again=False)
+            missing = some or (not complete and check_rows(source, training.table))
+            labels = training.labels_in(schema)
+            sums.add(training, labels, *self._sums(training, labels, source, schema, missing))
+        return sums
 
     @classmethod
     def from_statistics(cls, statistics: Statistics, **parameters: Any) -> Self:
@@ -530,15 +535,33 @@ class GenerativeClassifier(Predictor):
     def _training(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> Training:
         """Return the training rows; check them and this estimator's parameters."""
         check(self.get_params(deep=False))
-        if y is None:
+        if y is None and not isinstance(X, Blocks):
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         table = self._table(X, reset)
+        self._refuse_extra(table)
+        return training_rows(table, y, sample_weight, self.unlabelled, self.class_weight)
+
+    def _refuse_extra(self, table: Table) -> None:
+        """Refuse columns that the schema lacks."""
         if self.schema is not None and set(table.names) - set(self.schema.names) and table.frame is not None:
             extra = sorted(set(table.names) - set(self.schema.names))
             raise SchemaMismatch(
                 f"the schema has no column {', '.join(extra[:5])}; leave it out of the table"
             )
-        return training_rows(table, y, sample_weight, self.unlabelled, self.class_weight)
+
+    def _refuse_one_class(self, schema: Schema, present: tuple[Any, ...], rows: int) -> None:
+        """Refuse rows that, with the schema, have no two classes."""
+        if len(schema.classes) < 2:
+            added = ", or add rows of one class to a model by partial_fit with classes=..."
+            raise ValueError(
+                f"y holds one class ({present[0]!r}, n_samples={rows}); a classifier needs at "
+                f"least two classes. Name the others in a schema{added if hasattr(self, 'partial_fit') else ''}"
+            )
+
+    def _forget_fit(self) -> None:
+        """Forget what only an earlier fit knew."""
+        for name in ("history_", "n_iter_", "best_iter_", "validation_", "log_likelihood_", "_finds_columns"):
+            self.__dict__.pop(name, None)
 
     def _schema_for(self, training: Training, classes: tuple[Any, ...], kinds: Any) -> Schema:
         """Return the given schema, or that of the rows with the categories of prior knowledge."""
@@ -549,6 +572,10 @@ class GenerativeClassifier(Predictor):
         warn_of_data(
             training.table, columns, kinds, training.labels, training.classes, stacklevel=4, ends=ends
         )
+        return self._with_knowledge(columns, classes)
+
+    def _with_knowledge(self, columns: tuple[Column, ...], classes: tuple[Any, ...]) -> Schema:
+        """Return the schema of these columns with the categories of prior knowledge."""
         known = self._knowledge()
         schema = Schema(columns, () if known else classes, self.clip)
         for knowledge in known:
@@ -713,6 +740,10 @@ class GenerativeClassifier(Predictor):
         """Return X as a table, after scikit-learn's checks of its shape and of its column names."""
         if isinstance(X, Table):
             return X
+        if isinstance(X, Blocks):
+            raise ValueError(
+                f"{type(self).__name__} needs all rows at once here; read them with peerbayes.data.sources.read"
+            )
         frame = frame_of(X)
         if frame is None and self._takes(X, reset):
             if reset:

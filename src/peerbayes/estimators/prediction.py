@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -17,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from peerbayes.data import files
 from peerbayes.data.schema import Schema
+from peerbayes.data.sources.blocks import Blocks
 from peerbayes.data.table import Table
 from peerbayes.estimators.conventions import Conventions, with_priors
 from peerbayes.model import explain as reading
@@ -46,6 +48,30 @@ def cost_table(costs: Any, classes: np.ndarray) -> np.ndarray:
 def cheapest(posterior: np.ndarray, costs: Any, classes: np.ndarray) -> np.ndarray:
     """Return the class of least expected cost for each row of p(c | x): [n, C] -> [n]."""
     return classes[(posterior @ cost_table(costs, classes)).argmin(axis=1)]
+
+
+# --- predictions of the rows of a file, which are never all in memory
+
+
+def by_block(predict: Callable[[Any, Any], np.ndarray]) -> Callable[[Any, Any], np.ndarray]:
+    """Return the method with `Blocks` of a file predicted one by one: [n, ...], in the order of the file."""
+
+    @wraps(predict)
+    def predicted(self: Predictor, X: Any) -> np.ndarray:
+        if not isinstance(X, Blocks):
+            return predict(self, X)
+        check_is_fitted(self)
+        answers: np.ndarray | None = None
+        for features in X:
+            first = int(features.index[0])
+            answer = predict(self, self._block(features, first))
+            if answers is None:
+                answers = np.empty((X.row_count, *answer.shape[1:]), dtype=answer.dtype)
+            answers[first : first + len(answer)] = answer
+        assert answers is not None  # a file has rows
+        return answers
+
+    return predicted
 
 
 # --- a fitted model and its predictions
@@ -180,6 +206,7 @@ class Predictor(Conventions, ClassifierMixin, BaseEstimator):
 
     # --- predicting ------------------------------------------------------------------------------------
 
+    @by_block
     def predict_joint_log_proba(self, X: Any) -> np.ndarray:
         """Return log p(x, c) of the rows X, in the units of the table: [n, C].
 
@@ -188,15 +215,18 @@ class Predictor(Conventions, ClassifierMixin, BaseEstimator):
         family, weights, source = self._reading(X)
         return reading.log_joint(family, weights, source) - reading.log_units(family, source)
 
+    @by_block
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return p(c | x) of the rows X: [n, C]."""
         return reading.posterior(*self._reading(X), self.scaling_)
 
+    @by_block
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return log p(c | x) of the rows X: [n, C]."""
         scores = reading.scores(*self._reading(X))
         return self.scaling_.log_probabilities(scores)
 
+    @by_block
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each row of X, or the cheapest one where `costs` were given: [n]."""
         if self.costs is not None:
@@ -225,6 +255,10 @@ class Predictor(Conventions, ClassifierMixin, BaseEstimator):
         missing value contributes 0, and is missing in the typical row too.
         """
         check_is_fitted(self)
+        if isinstance(x, Blocks):
+            raise ValueError(
+                "explain takes a table, or one row, and not blocks of a file; give it some of them"
+            )
         order = list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
         table = self._table(reading.rows_of(x, list(self.schema_.names), order), reset=False)
         model, source = self._model.reading(table)
@@ -335,6 +369,10 @@ class Predictor(Conventions, ClassifierMixin, BaseEstimator):
     @abstractmethod
     def _table(self, X: Any, reset: bool) -> Table:
         """Return X as a table, after scikit-learn's checks of its shape and of its column names."""
+
+    @abstractmethod
+    def _block(self, features: Any, first: int, reset: bool = False) -> Table:
+        """Return rows of a file as a table whose rows are numbered as in the file, from `first` on."""
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "statistics_")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from peerbayes.data.doctor.label_checks import MANY_CLASSES, leaking_columns, no
 from peerbayes.data.doctor.number_checks import CODES, counter, dates, missing_codes
 from peerbayes.data.doctor.row_checks import Repeats, row_hashes
 from peerbayes.data.doctor.text_checks import date_example, kind_of_text, numbers_in_text, spelling
-from peerbayes.data.infer import IDENTIFIER_ROWS, extremes, rules_of
+from peerbayes.data.infer import IDENTIFIER_ROWS, Ends, extremes, rules_of
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.table import Table, missing_of
 from peerbayes.errors import DataWarning
@@ -46,6 +46,31 @@ DIRECTION = np.random.default_rng(0).normal(size=FEW)
 CLOSE = 1e-6  # of two such numbers, relatively; rounding after a change of units is below
 
 
+class Glance(NamedTuple):
+    """What a glance at a table sees: some of its rows, evenly spaced."""
+
+    rows: Table
+    labels: np.ndarray  # of these rows, indices among the classes; −1 where there is no label
+    step: int  # every so many rows one is seen
+    total: int  # rows of the table
+    of_class: np.ndarray | None  # [C] rows of the table; None: classes are few
+    ends: Ends | None = None  # the lowest and the highest number of each column, where all rows are seen
+
+    @classmethod
+    def of(cls, table: Table, labels: np.ndarray, classes: Sequence[Any], ends: Ends | None = None) -> Glance:
+        """Return a glance at a table; `ends`: the lowest and highest numbers, where `inspect` has seen them."""
+        step = step_of(table.rows)
+        rows = table if step == 1 else table.take(np.arange(0, table.rows, step))
+        many = len(classes) > MANY_CLASSES
+        of_class = np.bincount(labels[labels >= 0], minlength=len(classes)) if many else None
+        return cls(rows, labels[::step], step, table.rows, of_class, ends if step == 1 else None)
+
+
+def step_of(rows: int) -> int:
+    """Return how far the rows are apart that a glance at so many of them sees."""
+    return max(1, -(-rows // GLANCE))
+
+
 def warn_of_data(
     table: Table,
     columns: Sequence[Column],
@@ -53,7 +78,7 @@ def warn_of_data(
     labels: np.ndarray,
     classes: Sequence[Any],
     stacklevel: int,
-    ends: tuple[list[float], list[float]] | None = None,
+    ends: Ends | None = None,
 ) -> None:
     """Warn of columns and labels that look like something else than they are taken for, and that `kinds` does not name.
 
@@ -61,7 +86,14 @@ def warn_of_data(
     stacklevel  of the line that is to blame, counted from the caller of this function: 1 is that caller
     ends        the lowest and the highest number of each column, where `inspect` has seen them
     """
-    findings = list(glance(table, columns, kinds, labels, classes, ends))
+    warn_of_glance(Glance.of(table, labels, classes, ends), columns, kinds, classes, stacklevel + 1)
+
+
+def warn_of_glance(
+    glance: Glance, columns: Sequence[Column], kinds: Any, classes: Sequence[Any], stacklevel: int
+) -> None:
+    """Do what `warn_of_data` does, from a glance at the rows."""
+    findings = list(findings_of(glance, columns, kinds, classes))
     if not findings:
         return
     more = f"; {len(findings) - NAMED} more" if len(findings) > NAMED else ""
@@ -73,50 +105,43 @@ def warn_of_data(
     )
 
 
-def glance(
-    table: Table,
-    columns: Sequence[Column],
-    kinds: Any,
-    labels: np.ndarray,
-    classes: Sequence[Any],
-    ends: tuple[list[float], list[float]] | None = None,
+def findings_of(
+    glance: Glance, columns: Sequence[Column], kinds: Any, classes: Sequence[Any]
 ) -> Iterator[Finding]:
     """Yield what a glance shows.
 
     Of columns: counters, codes for missing values, dates, numbers or several spellings among categories, columns
     that say nothing, the same as another one, or the label. Of labels: whole numbers that are quantities.
     """
-    rules = rules_of(table, kinds)
+    rows, labels, step, total, of_class, ends = glance
+    rules = rules_of(rows, kinds)
     open_columns = [j for j, rule in enumerate(rules) if rule not in KINDS and rule != "paper"]
-    if not open_columns or not table.rows:
+    if not open_columns or not total:
         return
-    step = -(-table.rows // GLANCE)
-    rows = table if step == 1 else table.take(np.arange(0, table.rows, step))
-    for j in _suspects(rows, columns, open_columns, ends if step == 1 else None):
+    for j in _suspects(rows, columns, open_columns, ends):
         column = columns[j]
         if column.dense or column.edges:
             yield from _of_numbers(column.name, rows.column(j), step)
-        elif table.declared(j) is None and column.categories and isinstance(column.categories[0], str):
+        elif rows.declared(j) is None and column.categories and isinstance(column.categories[0], str):
             yield from _of_categories(column.name, [str(value) for value in column.categories[:GLANCE]])
-    if table.rows < TELLING_ROWS:
+    if total < TELLING_ROWS:
         return
-    yield from _of_labels(labels, classes)
+    yield from _of_labels(of_class, classes)
     yield from _silent(rows, columns, open_columns)
-    alike = _alike(rows, columns, open_columns, labels[::step])
+    alike = _alike(rows, columns, open_columns, labels)
     if alike:
         compared = [check_column(columns[j].name, rows.column(j), rules[j], declared=True)[1] for j in alike]
         checked = [each for each in compared if each is not None]
-        hashes = row_hashes([*(rows.column(j) for j in open_columns), labels[::step]])
-        repeats = Repeats.of(checked, hashes)
+        repeats = Repeats.of(checked, row_hashes([*(rows.column(j) for j in open_columns), labels]))
         yield from repeated_columns(repeats.among(checked))
-        leaks = leaking_columns(repeats.among(checked), repeats.labels(labels[::step]))
+        leaks = leaking_columns(repeats.among(checked), repeats.labels(labels))
         yield from (finding for finding in leaks if finding.name == "label-copy")
 
 
-def _of_labels(labels: np.ndarray, classes: Sequence[Any]) -> Iterator[Finding]:
-    """Yield that labels are quantities."""
-    if len(classes) > MANY_CLASSES:
-        finding = not_classes("y", list(classes), np.bincount(labels[labels >= 0], minlength=len(classes)))
+def _of_labels(of_class: np.ndarray | None, classes: Sequence[Any]) -> Iterator[Finding]:
+    """Yield that labels are quantities, of which [C] rows each have one."""
+    if of_class is not None:
+        finding = not_classes("y", list(classes), of_class)
         if finding is not None and finding.name == "continuous-label":
             yield finding
 
@@ -186,7 +211,7 @@ def _suspects(
     rows: Table,
     columns: Sequence[Column],
     open_columns: list[int],
-    ends: tuple[list[float], list[float]] | None,
+    ends: Ends | None,
 ) -> list[int]:
     """Return the columns worth a look: of an array of numbers, those with a code at an end or with whole numbers."""
     if rows.numeric is None:

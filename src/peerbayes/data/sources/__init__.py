@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from peerbayes.data.registry import Registry, callable_problem
-from peerbayes.data.sources.flat_files import SUFFIXES, read_parquet, read_text
+from peerbayes.data.sources.blocks import Blocks
+from peerbayes.data.sources.flat_files import checked, read_parquet, read_text
 from peerbayes.data.sources.preparation import map_labels, prepare
 from peerbayes.data.sources.sql import read_query
-from peerbayes.data.sources.values import check_names, plain
+from peerbayes.data.sources.values import check_names, plain, without_label
 from peerbayes.data.table import frame_of
 from peerbayes.errors import PeerbayesError, SourceError
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SOURCES",
+    "Blocks",
     "SourceError",
     "check_names",
     "labelled",
@@ -34,6 +36,8 @@ __all__ = [
     "prepare",
     "read",
 ]
+
+OR_A_DATABASE = ", or the URL of a database, like sqlite:///rows.db"
 
 # Endings of files, and schemes of the databases that SQLAlchemy itself supports.
 BUILT_IN = ("csv", "tsv", "gz", "parquet", "sqlite", "postgresql", "mysql", "mariadb", "oracle", "mssql")
@@ -73,7 +77,7 @@ def read(
     elif query is not None:
         raise SourceError(f"there is a query, but {data} is a file; leave the query out, or name a database")
     else:
-        path, where = _checked(Path(data)), data
+        path, where = checked(Path(data), f"{OR_A_DATABASE}{of_packages()}"), data
         frame = read_parquet(path, columns) if path.suffix.lower() == ".parquet" else read_text(path, texts)
     if drop or dates or missing:
         frame = prepare(frame, drop=drop, dates=dates, missing=missing)
@@ -122,28 +126,8 @@ def labelled(
         raise SourceError(f"the table has no column but the label {label!r}; expected features to learn from")
     missing = np.flatnonzero(frame[label].isna())
     if missing.size:
-        first = ", ".join(str(row + 1) for row in missing[:5])
-        raise SourceError(
-            f"{missing.size} of {len(frame)} rows have no label in column {label!r} (counted from 1: {first}"
-            f"{', …' if missing.size > 5 else ''}); leave those rows out"
-        )
+        raise without_label(label, missing[:5].tolist(), missing.size, len(frame))
     return frame[names], frame[label].to_numpy()
-
-
-def _checked(path: Path) -> Path:
-    """Return the path of a file that exists, is not empty and has a known suffix."""
-    if not path.name.lower().endswith((*SUFFIXES, ".parquet")):
-        raise SourceError(
-            f"cannot read rows from {path}; expected a .csv or a .parquet (also .tsv, .csv.gz), or the URL of a "
-            f"database, like sqlite:///rows.db{of_packages()}"
-        )
-    if path.is_dir():
-        raise SourceError(f"cannot read rows from {path}, which is a folder; name a file in it")
-    if not path.exists():
-        raise SourceError(f"cannot read rows from {path}, which does not exist; check its name and folder")
-    if not path.stat().st_size:
-        raise SourceError(f"{path} is empty; expected a header and rows. Export it again")
-    return path
 
 
 def of_packages() -> str:

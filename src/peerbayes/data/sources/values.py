@@ -54,6 +54,15 @@ def missing_columns(missing: Sequence[str], names: Sequence[str], where: str) ->
     )
 
 
+def without_label(label: str, first: Sequence[int], count: int, rows: int) -> SourceError:
+    """Return the error for `count` of `rows` rows without a label, with the positions of the first ones."""
+    shown = ", ".join(str(row + 1) for row in first)
+    return SourceError(
+        f"{count} of {rows} rows have no label in column {label!r} (counted from 1: {shown}"
+        f"{', …' if count > len(first) else ''}); leave those rows out"
+    )
+
+
 def one_line(error: BaseException) -> str:
     """Return the message of another library's error, without its line breaks."""
     return " ".join(str(error).split())[:300] or type(error).__name__
@@ -66,8 +75,11 @@ def one_line(error: BaseException) -> str:
 # others     (bytes, lists, …) refused by name
 
 
-def plain(series: pd.Series, where: str) -> pd.Series:
-    """Return a column as plain text, numbers or booleans; `where` names it in errors."""
+def plain(series: pd.Series, where: str, dates: bool = True) -> pd.Series:
+    """Return a column as plain text, numbers or booleans; `where` names it in errors.
+
+    dates  whether text of which all is dates is refused: that of a part of a column says nothing of the others
+    """
     dtype: Any = series.dtype
     name, kind = str(dtype), getattr(dtype, "kind", "O")
     if name == "category":
@@ -82,10 +94,10 @@ def plain(series: pd.Series, where: str) -> pd.Series:
         return series.astype(np.float32) if name == "float16" else series
     if kind in "iuf":  # pandas' nullable numbers
         return series.astype(np.float64 if kind == "f" or series.isna().any() else dtype.numpy_dtype)
-    return _plain_objects(series, where)
+    return _plain_objects(series, where, dates)
 
 
-def _plain_objects(series: pd.Series, where: str) -> pd.Series:
+def _plain_objects(series: pd.Series, where: str, dates: bool) -> pd.Series:
     import pandas as pd
 
     values = np.asarray(series.astype(object), dtype=object).copy()
@@ -100,7 +112,8 @@ def _plain_objects(series: pd.Series, where: str) -> pd.Series:
     if kinds == {"booleans"} and present.all():
         return pd.Series(values.astype(bool), index=series.index, name=series.name)
     if kinds == {"text"}:
-        _refuse_written_dates(values[present], where)
+        if dates and are_dates(values[present]):
+            raise written_dates(where, values[present][0])
         return pd.Series(values.tolist(), index=series.index, name=series.name)
     return pd.Series(values, index=series.index, name=series.name, dtype=object)
 
@@ -130,9 +143,9 @@ def _numbers(values: np.ndarray, present: np.ndarray) -> np.ndarray:
     return np.array([np.nan if value is None else float(value) for value in values], dtype=np.float64)
 
 
-def _refuse_written_dates(texts: np.ndarray, where: str) -> None:
-    if are_dates(texts):
-        raise _date(where, f"like {texts[0]!r}")
+def written_dates(where: str, first: str) -> SourceError:
+    """Return the error for a column of text of which all is dates."""
+    return _date(where, f"like {first!r}")
 
 
 def _date(where: str, example: str) -> SourceError:
