@@ -9,12 +9,13 @@ from peerbayes.model.core import statistics
 # The most files that a call passes through: fewer is better, more needs a reason.
 MOST = {
     "fit": 14,
-    "simulation": 52,
+    "simulation": 53,
 }  # one more since kinds of columns are values of their own; four more since the strategy is chosen, faults are kinds,
 # messages may be rounded and models have a scaling; three more since metrics and baselines are settings with figures;
 # two more since a run names its data by their digest, and what was asked; one more since runs report their rounds;
 # one more since the history's records are a file of their own; one more in each since data are glanced at, and one
-# since peers may be owners that a column names; one more since a run keeps histograms of its rows
+# since peers may be owners that a column names; one more since a run keeps histograms of its rows; one more since
+# training rows are a file of their own, for tables and for blocks of files
 
 
 @pytest.mark.parametrize("name", trace_files.calls())
