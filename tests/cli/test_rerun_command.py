@@ -11,7 +11,7 @@ from sklearn.datasets import load_wine
 
 import peerbayes as pb
 from peerbayes.simulation import drivers, repetition, result
-from peerbayes.simulation.places import ways
+from peerbayes.simulation.places import relative_paths
 from shared.commands import HANG, peerbayes
 
 SETTINGS = """
@@ -99,7 +99,7 @@ def test_a_saved_run_names_no_folder_that_it_shares_nothing_with(folder, tmp_pat
     monkeypatch.setattr(Path, "home", lambda: homes)
     for target, named in ((elsewhere, False), (homes / "runs", True)):
         places = {"rows.csv": str(homes / "data" / "rows.csv")}
-        assert (ways(places, target) == {"rows.csv": "../data/rows.csv"}) is named
+        assert (relative_paths(places, target) == {"rows.csv": "../data/rows.csv"}) is named
 
 
 def test_rows_that_have_changed_are_refused(folder):

@@ -15,6 +15,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("cryptography")
 pytest.importorskip("msgspec")
@@ -32,6 +34,7 @@ from shared.commands import HANG, peerbayes
 from shared.firewalls import Firewalls, connect_proxy
 from shared.peer_processes import finished, history, until_round
 from shared.real_calls import made_network, serving, within
+from shared.searching import occurring
 
 PURPOSE = b"peerbayes relay\n"
 
@@ -682,21 +685,31 @@ def test_behind_masquerade_and_behind_a_relay_and_a_proxy_peers_learn_as_in_the_
     assert b"waits" in written and len(kept) > 10 << 20
     words = (*SECRETS, "peer-3", "peer-4", network.founder.roster().run)
     assert not [word for word in words if word.encode() in idle]
+    in_relay = occurring([piece for pieces in hidden.values() for piece in pieces], written + kept)
+    assert not [word for word in words if word.encode() in written + kept] and not in_relay
     for what, pieces in {**{word: [word.encode()] for word in words}, **hidden}.items():
-        assert pieces and not [piece for piece in pieces if piece in written or piece in kept], what
+        assert pieces, what
         # Who looks as this test does finds what is there: every word and certificate, and what was sent last.
         if not what.startswith("message") or what == max(
             name for name in hidden if name.startswith("message")
         ):
             assert any(piece in own for piece in pieces), what
     # The same search finds what the relay does know, in its memory and in its log.
-    [known] = {network.founder.roster().member("peer-4").key[:12]}
-    assert known.encode() in written and known.encode() in kept
+    known = network.founder.roster().member("peer-4").key[:12].encode()
+    assert known in written and occurring([known], kept) == {known}
     assert re.search(r"; (direct|reversed): ", ways["peer-1"]["neighbour peer-2"][1])
     assert "is linked to it; reversed: " in ways["peer-1"]["neighbour peer-3"][1]
     assert "by way of a relay" in ways["peer-3"]["neighbour peer-4"][1]
     assert "it is outbound" in ways["peer-3"]["reached by peer-4"][1]
     assert "403 Forbidden" in ways["peer-4"]["neighbour peer-2"][1]
+
+
+@given(st.binary(max_size=64), st.lists(st.binary(min_size=8, max_size=24), max_size=5), st.data())
+def test_pieces_are_found_wherever_they_are(memory, pieces, data):
+    if len(memory) >= 8:
+        start = data.draw(st.integers(0, len(memory) - 8))
+        pieces = [*pieces, memory[start : start + data.draw(st.integers(8, 24))]]
+    assert occurring(pieces, memory) == {piece for piece in pieces if piece in memory}
 
 
 def messages_of(network, name):

@@ -102,9 +102,9 @@ def test_a_run_is_saved_in_the_format_of_before(saved, run, tmp_path):
     assert header["configuration"]["nodes"] == 3 and header["configuration"]["rows_per_node"] == 6
     since = {"likelihood", "bits", "ranges", "seconds by round"}  # which old files are read without
     since |= {f"histogram {part}" for part in ("counts", "rows", "edges", "columns")}
-    assert set(header) - {"provenance", "scores"} == set(old_header) and set(arrays) - since <= set(
-        old_arrays
-    )
+    assert set(header) - {"provenance", "relative_paths", "scores"} == set(old_header) and set(
+        arrays
+    ) - since <= set(old_arrays)
     assert pb.Run.load(tmp_path / "new").configuration == run.configuration
 
 

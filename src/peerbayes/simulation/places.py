@@ -14,7 +14,7 @@ def places_of(names: Iterable[str]) -> Places:
     return {name: str(Path(name).absolute()) for name in names if Path(name).is_file()}
 
 
-def ways(places: Mapping[str, str], folder: Path) -> dict[str, str]:
+def relative_paths(places: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return the relative paths of files from a folder that may be given to others: none names a home or the machine.
 
     So there is none to a file that has no folder but the root, or folders of homes, in common with the folder.
@@ -35,12 +35,12 @@ def ways(places: Mapping[str, str], folder: Path) -> dict[str, str]:
 def from_folder(names: Iterable[str], relative: Mapping[str, str], folder: Path) -> Places:
     """Return where files are, by their paths from elsewhere: at their relative paths from a run's folder, or in it."""
     start = Path(folder).resolve()
-    found = {}
+    places = {}
     for name in names:
-        tried = [os.path.normpath(start / way) for way in (relative.get(name), Path(name).name) if way]
-        if path := first_there(tried):
-            found[name] = path
-    return found
+        tried = [os.path.normpath(start / path) for path in (relative.get(name), Path(name).name) if path]
+        if (there := first_there(tried)) is not None:
+            places[name] = there
+    return places
 
 
 def first_there(candidates: Iterable[Path | str]) -> str | None:

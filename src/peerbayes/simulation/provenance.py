@@ -72,12 +72,14 @@ class Provenance:
         cls,
         header: Mapping[str, Any],
         arrays: Mapping[str, np.ndarray],
-        ways: Mapping[str, str],
+        relative_paths: Mapping[str, str],
         folder: Path,
     ) -> Provenance:
         """Return what `header` wrote, with its arrays among those of the run's file, and where its files are."""
         asked_arrays = {name: array for name, array in arrays.items() if name.startswith(ARRAYS)}
-        return cls(**header, arrays=asked_arrays, places=from_folder(_files_of(header), ways, folder))
+        return cls(
+            **header, arrays=asked_arrays, places=from_folder(_files_of(header), relative_paths, folder)
+        )
 
     def located(self, named: Any) -> Provenance:
         """Return the same with the places of the files that `named` names: the source of rows, or arguments."""

@@ -24,34 +24,36 @@ IN_WORDS = {
 }
 
 
-def toml_of(provenance: Provenance, made: Mapping[str, str], ways: Mapping[str, str] | None = None) -> str:
+def toml_of(
+    provenance: Provenance, made: Mapping[str, str], relative_paths: Mapping[str, str] | None = None
+) -> str:
     """Return the settings that were asked for; those that TOML cannot hold are comments.
 
-    ways  relative paths of files from the folder of the TOML file, by the paths that the run names them by
+    relative_paths  of files from the folder of the TOML file, by the paths that the run names them by
     """
-    ways = ways or {}
+    relative_paths = relative_paths or {}
     if not provenance.data:
         return "# This run was saved by a version that did not record what was asked.\n"
     version = f" by peerbayes {made['peerbayes']}" if "peerbayes" in made else ""
     lines = [f"# Made{version} on {made['began']}." if "began" in made else "# The settings of a run."]
-    lines += ["", "[data]", *_data_lines(provenance, ways), "", "[simulation]"]
+    lines += ["", "[data]", *_data_lines(provenance, relative_paths), "", "[simulation]"]
     settings = writable(SimulationArguments)
     for name, value in provenance.asked.items():
         if name in provenance.data["source"]:  # test rows of a file
             continue
         words = in_words(value)
         if words is None and name in settings:
-            lines.append(f"{name} = {as_toml(value, ways)}")
+            lines.append(f"{name} = {as_toml(value, relative_paths)}")
         else:
             lines.append(f"# {name}: {line(words or as_toml(value))}, which only the file of the run has")
     return "\n".join(lines) + "\n"
 
 
-def _data_lines(provenance: Provenance, ways: Mapping[str, str]) -> list[str]:
+def _data_lines(provenance: Provenance, relative_paths: Mapping[str, str]) -> list[str]:
     data = provenance.data
     size = f"{data['rows']:,} rows, {data['columns']:,} columns, {data['classes']:,} classes"
     source = [
-        f"{name} = {as_toml(ways.get(value, value) if name in ('file', 'test') else value)}"
+        f"{name} = {as_toml(relative_paths.get(value, value) if name in ('file', 'test') else value)}"
         for name, value in data["source"].items()
     ]
     if not source:
@@ -76,17 +78,21 @@ def in_words(value: Any) -> str | None:
     return next((words for words in map(in_words, value.values()) if words), None)
 
 
-def as_toml(value: Any, ways: Mapping[str, str] | None = None) -> str:
-    """Return a value of a run's file as TOML; a file is its path, or that in `ways`."""
+def as_toml(value: Any, relative_paths: Mapping[str, str] | None = None) -> str:
+    """Return a value of a run's file as TOML; a file is its path, or that in `relative_paths`."""
     if isinstance(value, dict):
         if FILE in value:
-            return toml((ways or {}).get(value[FILE], value[FILE]))
+            return toml((relative_paths or {}).get(value[FILE], value[FILE]))
         entries = ", ".join(
-            f"{key(name)} = {as_toml(entry, ways)}" for name, entry in value.items() if entry is not None
+            f"{key(name)} = {as_toml(entry, relative_paths)}"
+            for name, entry in value.items()
+            if entry is not None
         )
         return f"{{ {entries} }}" if entries else "{}"
     return (
-        f"[{', '.join(as_toml(entry, ways) for entry in value)}]" if isinstance(value, list) else toml(value)
+        f"[{', '.join(as_toml(entry, relative_paths) for entry in value)}]"
+        if isinstance(value, list)
+        else toml(value)
     )
 
 

@@ -31,7 +31,7 @@ from peerbayes.simulation.histograms import Histograms
 from peerbayes.simulation.notes import missing_figures
 from peerbayes.simulation.old_names import from_stored, refuse_old_names, to_stored
 from peerbayes.simulation.overview import as_html, as_text
-from peerbayes.simulation.places import ways
+from peerbayes.simulation.places import relative_paths
 from peerbayes.simulation.provenance import Provenance
 from peerbayes.simulation.recipe import toml_of
 from peerbayes.simulation.records import COLUMNS, counted, history_of
@@ -352,7 +352,7 @@ class Run:
             )
         else:
             self.rows.save(target)
-        relative = ways(self.provenance.places, target)
+        paths = relative_paths(self.provenance.places, target)
         header = {
             "kind": "run",
             "configuration": to_stored(self.configuration),
@@ -362,7 +362,7 @@ class Run:
             "seconds": self.seconds,
             "rejected": self.rejected,
             "provenance": self.provenance.header(),
-            "ways": relative,
+            "relative_paths": paths,
             "schema": self.schema.to_json(),
             **describe_family(self.layout),
             **({} if self.scaling is None else {"scaling": self.scaling.to_json()}),
@@ -385,7 +385,7 @@ class Run:
             arrays |= {f"confusion {who}": outcome.confusion, f"reliability {who}": outcome.reliability}
         arrays |= self.provenance.arrays
         files.write(target / RUN_FILE, files.pack(header, arrays))
-        files.write(target / RECIPE_FILE, toml_of(self.provenance, self.made, relative).encode())
+        files.write(target / RECIPE_FILE, toml_of(self.provenance, self.made, paths).encode())
         summary = json.dumps(as_json(self.summary()), indent=2, allow_nan=False)
         (target / "summary.json").write_text(summary + "\n", encoding="utf-8")
         forget_live(target)
@@ -433,7 +433,7 @@ class Run:
                 arrays.get("sites", np.zeros((0, len(SITE_COLUMNS)))),
                 Scores.from_json(header["scores"]) if "scores" in header else Scores(),
                 Provenance.restored(
-                    header.get("provenance", {}), arrays, header.get("ways", {}), path.parent
+                    header.get("provenance", {}), arrays, header.get("relative_paths", {}), path.parent
                 ),
                 RunRows.saved(path.parent),
                 seconds_by_round=arrays.get("seconds by round", np.zeros(0)),
