@@ -97,6 +97,7 @@ def thousand() -> None:
     with tempfile.TemporaryDirectory() as folder:
         y = rng.integers(0, 2, 200)
         settings = {
+            "rows_per_peer": 3,  # 50 peers of them fit into the table
             "lr": np.linspace(0.01, 0.1, 10),
             "topology": ["tree", "ring", "star", "chain", "complete"],
         }
