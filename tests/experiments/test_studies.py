@@ -39,7 +39,7 @@ from peerbayes.simulation.scores import BUILT_IN, figure_title
 from peerbayes.simulation.settings import SimulationArguments
 from shared.cells_that_fail import always_dying, dying
 from shared.commands import HANG, peerbayes
-from shared.studies import SMALL, Here, asked
+from shared.studies import SMALL, Here, asked, killed_while_it_runs
 
 SETTINGS = declarations(SimulationArguments)
 
@@ -492,14 +492,8 @@ def test_killed_half_way_the_same_numbers_come_out(tmp_path):
     for name in ("whole", "cut"):
         paths[name] = tmp_path / f"{name}.py"
         paths[name].write_text(script.replace("FOLDER", str(tmp_path / name)))
-    running = subprocess.Popen(
-        [sys.executable, str(paths["cut"])], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    results, deadline = tmp_path / "cut" / "results.sqlite", time.monotonic() + HANG
-    while time.monotonic() < deadline and not (results.exists() and len(Store(results).frame()) >= 5):
-        time.sleep(0.05)
-    running.send_signal(signal.SIGKILL)
-    running.wait()
+    results = tmp_path / "cut" / "results.sqlite"
+    killed_while_it_runs(paths["cut"], results, 5)
     before = len(Store(results).frame())
     assert 5 <= before < 60
     outputs = {}

@@ -1,10 +1,8 @@
 """Metrics and baselines in studies: as `simulate` takes them, stored as plain values, and compared by seed."""
 
 import json
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -35,8 +33,8 @@ from peerbayes.experiments.study import Study
 from peerbayes.experiments.study_cells import split
 from peerbayes.simulation.scores import BUILT_IN
 from peerbayes.simulation.settings import SimulationArguments
-from shared.commands import HANG, peerbayes
-from shared.studies import SMALL, Here, asked
+from shared.commands import peerbayes
+from shared.studies import SMALL, Here, asked, killed_while_it_runs
 
 SETTINGS = declarations(SimulationArguments)
 
@@ -380,14 +378,8 @@ def test_killed_with_baselines_the_same_numbers_come_out(tmp_path):
     for name in ("whole", "cut"):
         paths[name] = tmp_path / f"{name}.py"
         paths[name].write_text(SCRIPT.replace("FOLDER", str(tmp_path / name)))
-    running = subprocess.Popen(
-        [sys.executable, str(paths["cut"])], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    results, deadline = tmp_path / "cut" / "results.sqlite", time.monotonic() + HANG
-    while time.monotonic() < deadline and not (results.exists() and len(Store(results).frame()) >= 2):
-        time.sleep(0.05)
-    running.send_signal(signal.SIGKILL)
-    running.wait()
+    results = tmp_path / "cut" / "results.sqlite"
+    killed_while_it_runs(paths["cut"], results, 2)
     assert 2 <= len(Store(results).frame()) < 16
     said = {
         name: subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True).stdout
